@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests import postgres_kit
 from tests.postgres_kit import VARIABLE, drop_database, new_database, why_no_postgres
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(why_no_postgres() is not None, reason=str(why_no_postgres()))
 
@@ -45,10 +45,7 @@ def test_a_server_goes_with_the_process_that_started_it_even_when_that_is_killed
     owner.send_signal(signal.SIGKILL)
     owner.communicate()
 
-    deadline_s = time.monotonic() + 120
-    while place.exists() and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    assert not place.exists()
+    until(lambda: not place.exists())
 
 
 def test_on_a_server_that_is_named_only_databases_of_our_own_come_and_go(postgres: str, monkeypatch):

@@ -18,6 +18,7 @@ import pytest
 from tests.cli.conftest import Ran, Veil
 from tests.pipeline.autopilot_kit import HOUR_MS, REGION, World, slow
 from tests.tls_kit import Authority
+from tests.waiting import until
 from veil import Consumer
 from veil.cli.autopilot import journal_health
 from veil.client.blocking import BlockingClient, find_target
@@ -206,9 +207,7 @@ def test_a_server_keeps_an_autopilot_beside_it_and_takes_it_along(
         sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
     tables = Storage.at(tmp_path / "data" / "tables")
     with VeilServer(*given, "--autopilot", "--autopilot-default", "off") as server:
-        wait_for(
-            lambda: tables.exists("autopilot.json") and decode_state(tables.read("autopilot.json")).queues
-        )
+        until(lambda: tables.exists("autopilot.json") and decode_state(tables.read("autopilot.json")).queues)
         state = decode_state(tables.read("autopilot.json"))
         assert state.problem is None
         assert state.queues["orders"].last is not None
@@ -216,7 +215,7 @@ def test_a_server_keeps_an_autopilot_beside_it_and_takes_it_along(
         assert "autopilot: nothing" in (tmp_path / "data" / "audit.jsonl").read_text()
         assert not is_free(tables)
         server._process.kill()
-    wait_for(lambda: is_free(tables))
+    until(lambda: is_free(tables))
 
 
 def is_free(tables: Storage) -> bool:
@@ -225,13 +224,6 @@ def is_free(tables: Storage) -> bool:
             return True
     except TablesBusy:
         return False
-
-
-def wait_for(happened: Callable[[], object]) -> None:
-    end_s = time.monotonic() + 90
-    while not happened():
-        assert time.monotonic() < end_s, "it did not happen within a minute and a half"
-        time.sleep(0.1)
 
 
 def test_the_journal_of_a_server_with_a_certificate_of_its_own_is_known_to_be_complete(

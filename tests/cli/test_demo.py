@@ -17,6 +17,7 @@ import pytest
 import veil.demo.command as demo_command
 import veil.demo.processes as processes
 from tests.cli.conftest import Veil
+from tests.waiting import until
 from veil.cli.failures import CommandFailed
 from veil.client.blocking import BlockingClient, ServiceTarget
 from veil.demo.command import demo_folder
@@ -55,7 +56,7 @@ def test_the_life_of_a_message_fails_when_the_server_forgets(command: Veil) -> N
 def test_the_demo_finds_what_each_timeout_should_be_and_is_kept_until_ctrl_c(tmp_path: Path) -> None:
     out = tmp_path / "shop"
     with the_demo("--out", str(out), "--keep", "--seconds", "10") as (process, lines):
-        said = until(lines, "Ctrl-C ends them", within_s=180)
+        said = said_until(lines, "Ctrl-C ends them", within_s=180)
         endpoint = next(line.split()[1] for line in said if line.startswith("api "))
         with BlockingClient(ServiceTarget(endpoint, "us-east-1")) as client:
             assert {queue.name for queue in QUEUES} <= set(client.queue_names())
@@ -87,10 +88,10 @@ def test_the_demo_finds_what_each_timeout_should_be_and_is_kept_until_ctrl_c(tmp
 def test_ctrl_c_leaves_no_process_behind(act: str, tmp_path: Path) -> None:
     out = tmp_path / "shop"
     with the_demo("--out", str(out), "--seconds", "3") as (process, lines):
-        until(lines, act, within_s=120)
+        said_until(lines, act, within_s=120)
         assert processes_in(out)
         process.send_signal(signal.SIGINT)
-        until(lines, "stopped; what there was is in", within_s=120)
+        said_until(lines, "stopped; what there was is in", within_s=120)
         assert process.wait(120) == 130
         assert processes_in(out) == []
 
@@ -101,12 +102,9 @@ def test_ctrl_c_leaves_no_process_behind(act: str, tmp_path: Path) -> None:
 def test_a_demo_that_is_killed_takes_its_processes_with_it(act: str, tmp_path: Path) -> None:
     out = tmp_path / "shop"
     with the_demo("--out", str(out), "--seconds", "3") as (process, lines):
-        until(lines, act, within_s=120)
+        said_until(lines, act, within_s=120)
         process.kill()
-        deadline_s = time.monotonic() + 15  # far less than the pipeline would take
-        while processes_in(out) and time.monotonic() < deadline_s:
-            time.sleep(0.05)
-        assert processes_in(out) == []
+        until(lambda: processes_in(out) == [], within_s=15)  # far less than the pipeline would take
 
 
 def test_ctrl_c_while_a_process_starts_comes_once_it_is_known(
@@ -309,7 +307,7 @@ class the_demo:  # noqa: N801 - reads as a sentence
         self.process.stdout.close()
 
 
-def until(lines: Iterator[str], text: str, within_s: float) -> list[str]:
+def said_until(lines: Iterator[str], text: str, within_s: float) -> list[str]:
     """What is said up to the line with the text; the demo ends without it only by failing."""
     begun_s, said = time.monotonic(), []
     for line in lines:

@@ -12,12 +12,12 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Veil
 from tests.forked_veil import start_veil
+from tests.waiting import until
 from veil.cli.run import Sources, Supervisor
 from veil.testing import VeilServer
 
@@ -169,14 +169,6 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def until(happened: Callable[[], Any], timeout_s: float = 120.0) -> Any:
-    deadline_s = time.monotonic() + timeout_s
-    while not (found := happened()):
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.02)
-    return found
 
 
 def test_it_runs_until_it_is_told_to_stop_and_answers_probes(start: Start, send: Callable[[str], None]):

@@ -10,12 +10,11 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
 from veil.testing import VeilServer
 
 VEIL = str(Path(sys.executable).with_name("veil"))
@@ -43,14 +42,6 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def traces(planted: Path) -> list[str]:
     return sorted(each.name for each in (planted.parent / "traces").iterdir())
-
-
-def until(happened: Callable[[], bool], what: str) -> None:
-    for _ in range(600):
-        if happened():
-            return
-        time.sleep(0.1)
-    raise AssertionError(what)
 
 
 def clean(**more: str) -> dict[str, str]:

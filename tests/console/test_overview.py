@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.console.web import Visitor
+from tests.waiting import until
 from veil.console.charts import Chart, Line, Shade, time_chart
 from veil.console.pages.overview import QueueFacts, troubles_of
 from veil.console.templates import templates
@@ -175,8 +176,8 @@ def test_charts_and_holders_outlive_a_restart_and_a_retry_that_waits_is_not_work
         assert "in <b>2</b>" in text
         assert re.search(r'<span class="key trouble">server in trouble <b>\d+ ×</b></span>', text)
         assert '<rect class="trouble"' in text and "server in trouble (restart, " in text
-        while "<b>1</b><span>waiting for a retry" not in visitor.get(queue).text:
-            time.sleep(0.05)  # the journal is being read, and a look is shown for a second
+        # The journal is being read, and a look is shown for a second.
+        until(lambda: "<b>1</b><span>waiting for a retry" in visitor.get(queue).text)
         _told_apart(visitor, queue, consumer, at_work["MessageId"], failed["MessageId"])
 
 

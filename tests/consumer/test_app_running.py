@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import until_async
 from veil import Consumer, ConsumerFailed, Heartbeat, Lease, Message, Reject, Release
 from veil.testing import VeilServer
 
@@ -77,12 +78,6 @@ def place(request: pytest.FixtureRequest) -> Place:
 OFTEN = Heartbeat(timeout=60, threshold=59.5, interval=0.2)
 
 
-async def until(happened: Any, timeout_s: float = 60.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not happened():
-            await asyncio.sleep(0.01)
-
-
 async def test_messages_are_handled_once_and_deleted(place: Place):
     url = place.queue("orders")
     app, seen = Consumer("orders", endpoint=place.endpoint), []
@@ -94,7 +89,7 @@ async def test_messages_are_handled_once_and_deleted(place: Place):
     for number in range(25):
         place.client.send_message(QueueUrl=url, MessageBody=json.dumps({"id": number}))
     async with app:
-        await until(lambda: len(seen) >= 25)
+        await until_async(lambda: len(seen) >= 25)
     assert sorted(seen) == list(range(25))
     assert place.counts(url) == (0, 0)
 
@@ -114,7 +109,7 @@ async def test_a_message_is_renewed_for_as_long_as_it_is_handled(place: Place):
 
     async with app:
         place.client.send_message(QueueUrl=url, MessageBody="x")
-        await until(lambda: done)
+        await until_async(lambda: done)
     assert begun == done == [1]
     assert place.counts(url) == (0, 0)
 
@@ -138,7 +133,7 @@ async def test_a_failed_message_comes_again_and_a_hopeless_one_goes_to_the_dead_
     async with app:
         place.client.send_message(QueueUrl=url, MessageBody="again")
         place.client.send_message(QueueUrl=url, MessageBody="hopeless")
-        await until(lambda: sum(place.counts(url)) == 0)
+        await until_async(lambda: sum(place.counts(url)) == 0)
     assert sorted(tries) == ["again", "again", "hopeless"]
     (dead,) = place.client.receive_message(QueueUrl=dead_url, MessageAttributeNames=["All"])["Messages"]
     assert dead["Body"] == "hopeless"
@@ -158,7 +153,7 @@ async def test_a_fifo_queue_is_handled_in_order(place: Place):
         for group in "ab":
             place.client.send_message(QueueUrl=url, MessageBody=f"{group}{number:02}", MessageGroupId=group)
     async with app:
-        await until(lambda: len(seen) >= 2 * place.members)
+        await until_async(lambda: len(seen) >= 2 * place.members)
     for group in "ab":
         assert [body for of, body in seen if of == group] == [
             f"{group}{number:02}" for number in range(place.members)
@@ -178,7 +173,7 @@ async def test_what_a_stopped_consumer_held_is_visible_at_once(place: Place):
     for number in range(5):
         place.client.send_message(QueueUrl=url, MessageBody=str(number))
     async with app:
-        await until(lambda: len(begun) == 2 and place.counts(url) == (0, 5))
+        await until_async(lambda: len(begun) == 2 and place.counts(url) == (0, 5))
     assert place.counts(url) == (5, 0)
 
 
@@ -238,7 +233,7 @@ async def test_sync_handlers_run_side_by_side_and_a_helper_process_keeps_their_l
     for number in range(4):
         veil.client.send_message(QueueUrl=url, MessageBody=str(number))
     async with app:
-        await until(lambda: len(receives) == 4)
+        await until_async(lambda: len(receives) == 4)
     assert receives == [1, 1, 1, 1]
     assert veil.counts(url) == (0, 0)
 
@@ -256,7 +251,7 @@ async def test_the_health_endpoint_answers_while_it_runs(veil: Place):
 
     async with app:
         veil.client.send_message(QueueUrl=url, MessageBody="x")
-        await until(lambda: sum(veil.counts(url)) == 0)
+        await until_async(lambda: sum(veil.counts(url)) == 0)
         assert await asyncio.to_thread(asked, "/healthz") == (200, "ok\n")
         assert await asyncio.to_thread(asked, "/readyz") == (200, "ok\n")
         status, page = await asyncio.to_thread(asked, "/metrics")

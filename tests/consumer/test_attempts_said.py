@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.journal.kit import events_of
+from tests.waiting import until_async
 from veil import (
     Consumer,
     ConsumerFailed,
@@ -304,11 +305,10 @@ def test_five_messages_whose_handler_only_raises_have_failed_and_nobody_crashed(
 
         async def run() -> None:
             async with app:
-                while len(failed) < 5:
-                    await asyncio.sleep(0.01)
+                await until_async(lambda: len(failed) >= 5)
 
         with caplog.at_level(logging.WARNING, "veil.consumer"):
-            asyncio.run(asyncio.wait_for(run(), 60))
+            asyncio.run(run())
     assert all(any(each in record.getMessage() for record in caplog.records) for each in failed)
     events = events_of(Storage.at(tmp_path / "journal"))
     ends = [event for event in events if event["kind"] == "given_back"]

@@ -12,12 +12,12 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import until, until_async
 from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease, LeaseLost, LeaseState
 from veil.consumer.renewal import Adaptive, Heartbeat
@@ -97,12 +97,6 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     await rig.keeper.close()
 
 
-async def until(condition, timeout_s: float = 60) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 async def test_a_handler_that_holds_the_interpreter_keeps_its_lease(rig):
     os.mkfifo(rig.directory / "enough")
     waits = os.open(rig.directory / "enough", os.O_RDONLY | os.O_NONBLOCK)
@@ -114,7 +108,7 @@ async def test_a_handler_that_holds_the_interpreter_keeps_its_lease(rig):
     os.close(waits)
     assert granted(rig.directory, "r1")[:ENOUGH] == [WINDOW_S] * ENOUGH
     await rig.keeper.let_go(lease)
-    await until(lambda: rig.heard.renewals >= ENOUGH)
+    await until_async(lambda: rig.heard.renewals >= ENOUGH)
     assert rig.heard.losses == [] and lease.end()
 
 
@@ -136,7 +130,7 @@ async def test_after_letting_go_nothing_is_sent(rig):
     rig.keeper.hold(gone)
     await rig.keeper.let_go(gone)
     before = granted(rig.directory, "r2")
-    await until(lambda: len(granted(rig.directory, "r1")) >= 2)
+    await until_async(lambda: len(granted(rig.directory, "r1")) >= 2)
     assert granted(rig.directory, "r2") == before
     await rig.keeper.let_go(kept)
 
@@ -147,7 +141,7 @@ async def test_by_hand_it_goes_through_the_helper_and_is_not_undone(rig):
     rig.keeper.hold(other)
     await asyncio.to_thread(lease.extend, 600)
     assert lease.by_hand and lease.remaining_s > 2 * WINDOW_S
-    await until(lambda: len(granted(rig.directory, "r2")) >= 3)
+    await until_async(lambda: len(granted(rig.directory, "r2")) >= 3)
     assert granted(rig.directory, "r1")[-1] == 600
     await lease.release()
     assert (lease.state, lease.released) == (LeaseState.ENDED, True)
@@ -161,13 +155,13 @@ async def test_by_hand_it_goes_through_the_helper_and_is_not_undone(rig):
 async def test_a_helper_that_dies_is_replaced_before_anything_is_lost(rig):
     lease = received(1)
     rig.keeper.hold(lease)
-    await until(lambda: lease.extensions >= 1)
+    await until_async(lambda: lease.extensions >= 1)
     first = rig.keeper.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
-    await until(lambda: rig.keeper.pid != first)
+    await until_async(lambda: rig.keeper.pid != first)
     before = lease.extensions
-    await until(lambda: lease.extensions > before)
+    await until_async(lambda: lease.extensions > before)
     assert not lease.lost
     await rig.keeper.let_go(lease)
 
@@ -205,10 +199,13 @@ def test_the_helper_ends_with_a_parent_that_is_killed(tmp_path):
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    until_s = time.monotonic() + 60
-    while Path(f"/proc/{helper}").exists() and time.monotonic() < until_s:
-        if Path(f"/proc/{helper}/stat").read_text().split()[2] == "Z":
-            break  # gone, though nobody here is its parent to notice
-        time.sleep(0.02)
-    else:
-        assert time.monotonic() < until_s, "the helper outlived its parent"
+
+    def is_gone() -> bool:
+        try:
+            return (
+                Path(f"/proc/{helper}/stat").read_text().split()[2] == "Z"
+            )  # nobody here is its parent to notice
+        except OSError:
+            return True
+
+    until(is_gone, "the helper outlived its parent")

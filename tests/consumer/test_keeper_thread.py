@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.consumer.simulated_queue import SimulatedQueue
+from tests.waiting import until_async
 from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease, LeaseState
 from veil.consumer.renewal import Adaptive, Heartbeat, RenewalPolicy
@@ -76,9 +77,7 @@ async def test_a_handler_that_holds_the_interpreter_is_told_of_its_loss_at_once(
     ctypes.PyDLL(None).usleep(1_700_000)
     assert lease.lost  # by a look at it, before the keeper has had a turn
     assert not lease.end()
-    async with asyncio.timeout(60):
-        while not (rig.heard.losses and rig.heard.lates):
-            await asyncio.sleep(0.01)
+    await until_async(lambda: rig.heard.losses and rig.heard.lates)
     assert rig.heard.losses == ["m1"]
     assert rig.heard.lates[0] > 1
 
@@ -134,9 +133,7 @@ async def test_many_threads_may_hold_and_let_go_at_once(rig):
     before = [len(rig.queue.extensions(lease)) for lease in let_go]
     still_held = rig.queue.lease(1_200, WINDOW_S)
     rig.keeper.hold(still_held)
-    async with asyncio.timeout(60):
-        while still_held.extensions < 2:
-            await asyncio.sleep(0.01)
+    await until_async(lambda: still_held.extensions >= 2)
     assert [len(rig.queue.extensions(lease)) for lease in let_go] == before
     assert rig.heard.losses == []
     await rig.keeper.let_go(still_held)

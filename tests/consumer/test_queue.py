@@ -17,6 +17,7 @@ import boto3
 import pydantic
 import pytest
 
+from tests.waiting import until_async
 from veil import Consumer, Outgoing, Queue, SendFailed
 from veil.client.api import ApiError, Failure
 from veil.testing.process import VeilServer
@@ -274,8 +275,7 @@ def test_a_consumer_sends_to_its_own_queue(sqs: Any, url: str) -> None:
 
     async def until_three() -> None:
         async with app:
-            while len(handled) < 3:
-                await asyncio.sleep(0.01)
+            await until_async(lambda: len(handled) >= 3)
 
     app.send({"id": 1})
     asyncio.run(until_three())

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.consumer.worker_kit import Worker, counts, until
+from tests.consumer.worker_kit import Worker, counts
+from tests.waiting import until
 from veil.testing import VeilServer
 
 MakeWorker = Callable[..., Worker]

@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -88,15 +86,6 @@ class Worker:
 
     def talk(self) -> str:
         return (self._folder / "stderr").read_text()
-
-
-def until(happened: Callable[[], Any], timeout_s: float = 60.0) -> Any:
-    """Look until it has happened, and give what it was."""
-    deadline_s = time.monotonic() + timeout_s
-    while not (found := happened()):
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.01)
-    return found
 
 
 def counts(client: Any, url: str) -> tuple[int, int]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import time
 
-from tests.faults.consumer_kit import NotInTime, Queue, Worker, short_windows, until, world
+from tests.faults.consumer_kit import Queue, Worker, short_windows, world
 from tests.faults.rig import Outcome
+from tests.waiting import NotInTime, until
 
 KILLS = 50
 _WINDOW_S = 1
@@ -21,20 +22,29 @@ _WORK = """
 
 
 def run_kills(
-    kills: int = KILLS, seed: int = 1, *, window_s: int = _WINDOW_S, late_s_max: float = _LATE_S_MAX
+    kills: int = KILLS,
+    seed: int = 1,
+    *,
+    window_s: int = _WINDOW_S,
+    interval_s: float | None = None,
+    late_s_max: float = _LATE_S_MAX,
 ) -> Outcome:
     """Kill a consumer so many times, each time with a few messages in its hands.
 
-    On a machine that is busy with other things windows must be longer, and nobody looks within a second.
+    On a machine that is busy with other things windows must be longer and renewed often, and nobody looks within a second.
     """
     outcome = Outcome("consumer-kills", seed)
     began_s = time.monotonic()
     rng = random.Random(seed)
     late_s: list[float] = []
+    renewal = short_windows(window_s)
+    if interval_s is not None:
+        often = f"timeout={window_s}, threshold={window_s - interval_s}, interval={interval_s}"
+        renewal = f"renewal=Heartbeat({often})"
     with world(outcome) as at:
         for number in range(kills):
             queue = at.queue(f"killed-{number}", window_s)
-            worker = at.worker(queue.name, settings=short_windows(window_s), work=_WORK)
+            worker = at.worker(queue.name, settings=renewal, work=_WORK)
             queue.send([f"m{n}" for n in range(_HELD)])
             worker.start()
             late_s += _one_kill(outcome, worker, queue, rng.uniform(0, 2.5), window_s + 5, late_s_max)

@@ -13,21 +13,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
+from urllib.request import urlopen
 
 from tests.faults.client import Answer, Client, Refused, Unknown, queue_counts
 from tests.faults.rig import Outcome, scratch
 from tests.faults.server_process import REPOSITORY, ServerGone, ServerProcess
+from tests.waiting import PATIENCE_S, NotInTime, until
 
-T = TypeVar("T")
-_PATIENCE_S = 60.0
+# Windows that no machine stands still for, renewed all the time: for handlers that end by what was renewed.
+OFTEN = "renewal=Heartbeat(timeout=60, threshold=59.5, interval=0.2)"
 _IDLE_S_MAX = 10.0
 _LOSS = re.compile("lease lost|lease was lost|lost its lease")
 _APP = """
-import asyncio, ctypes, time
+import asyncio, ctypes, os, select, struct, time
 from veil import Adaptive, Consumer, Heartbeat, Lease, Message, NoRenewal
 
 app = Consumer({queue!r}, {settings})
@@ -42,10 +44,6 @@ def note(event, message, said=""):
 {work}
     note("done", message)
 """
-
-
-class NotInTime(Exception):
-    """Something that was waited for did not happen."""
 
 
 class Note(NamedTuple):
@@ -63,21 +61,11 @@ def short_windows(window_s: int) -> str:
     return f"visibility={window_s}, renewal=Adaptive(window_min={window_s}, window_max={window_s})"
 
 
-def until(happened: Callable[[], T], what: str, within_s: float = _PATIENCE_S) -> T:
-    """Look until it has happened, and give what it was; raises NotInTime."""
-    deadline_s = time.monotonic() + within_s
-    while not (found := happened()):
-        if time.monotonic() > deadline_s:
-            raise NotInTime(f"after {within_s:g} s: {what}")
-        time.sleep(0.005)
-    return found
-
-
 class Queue:
     """One queue as the rig sees it, without retries and without waiting unless it says so."""
 
     def __init__(self, port: int, name: str, window_s: int) -> None:
-        self.name = name
+        self.name, self._port = name, port
         self._loop = asyncio.Runner()
         self._client = Client(port)
         self._used_s = time.monotonic()
@@ -115,6 +103,13 @@ class Queue:
 
     def delete(self, receipt: str) -> None:
         self._call("DeleteMessage", QueueUrl=self.name, ReceiptHandle=receipt)
+
+    def renewals(self) -> int:
+        """How many leases of it the server has given a new deadline."""
+        with urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=PATIENCE_S) as answer:
+            page = answer.read().decode()
+        found = re.search(rf'^veil_leases_extended_total{{.*queue="{self.name}".*}} (\S+)$', page, re.M)
+        return int(float(found[1])) if found else 0
 
     def counts(self) -> tuple[int, int]:
         """Visible and hidden."""
@@ -154,6 +149,22 @@ class Worker:
         with (self._folder / "stderr").open("ab") as talk:
             self._process = subprocess.Popen(command, cwd=self._folder, env=self._environ, stderr=talk)
 
+    def hold(self, body: str) -> None:
+        """Let the handler of that message go on only when it is released."""
+        os.mkfifo(self._folder / body)
+
+    def release(self, body: str) -> None:
+        """Let the handler go on that waits for it."""
+
+        def is_waiting() -> bool:
+            try:
+                os.close(os.open(self._folder / body, os.O_WRONLY | os.O_NONBLOCK))
+            except OSError:
+                return False
+            return True
+
+        until(is_waiting, f"the handler of {body} is waiting")
+
     def signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(number)
@@ -162,7 +173,7 @@ class Worker:
         """Ask it to stop, as an operator would, and give its exit code."""
         self.signal(signal.SIGTERM)
         assert self._process is not None
-        return self._process.wait(_PATIENCE_S)
+        return self._process.wait(PATIENCE_S)
 
     def kill(self) -> None:
         """kill -9, also of one that stands still."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
-from tests.faults.consumer_kit import Worker, check_handled_once, short_windows, until, world
+from tests.faults.consumer_kit import OFTEN, Worker, check_handled_once, short_windows, world
 from tests.faults.rig import Outcome
+from tests.waiting import until
 
 HANDLERS, WINDOWS = 100, 10
 _WINDOW_S = 1
@@ -15,8 +16,6 @@ _COMPUTE = """
     while time.monotonic() < end_s:
         sum(range(1_000))
 """
-# Windows that no machine stands still for, and handlers that end by what was renewed.
-_OFTEN = "renewal=Heartbeat(timeout=60, threshold=59.5, interval=0.2)"
 _RENEWALS = 3
 
 
@@ -85,7 +84,7 @@ def run_renewed(handlers: int, seed: int = 1) -> Outcome:
         ):
             queue = at.queue(name, 60)
             work = f"    while lease.extensions < {_RENEWALS}: {pause}"
-            worker = at.worker(name, settings=f"{_OFTEN}, concurrency={count}", work=work, kind=kind)
+            worker = at.worker(name, settings=f"{OFTEN}, concurrency={count}", work=work, kind=kind)
             bodies = [f"m{n}" for n in range(count)]
             queue.send(bodies)
             worker.start()

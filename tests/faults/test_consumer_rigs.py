@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-
 import pytest
 
 from tests.faults.consumer_gil import run_gil
@@ -13,17 +10,9 @@ from tests.faults.consumer_long import run_long, run_renewed
 from tests.faults.consumer_pauses import run_pauses
 from tests.faults.consumer_stops import run_stops
 from tests.faults.consumer_wire import run_wire
-from tests.faults.rig import Outcome
 
 SEED = 20_261_115
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def spoiled_wire() -> Iterator[Future[Outcome]]:
-    """Two windows that are long enough for a fair number of tries take a while, nearly all of it asleep."""
-    with ThreadPoolExecutor(1) as beside:
-        yield beside.submit(run_wire, 24, SEED, windows=2, window_s=8)
 
 
 def test_handlers_that_wait_or_compute_keep_their_messages() -> None:
@@ -52,7 +41,7 @@ def test_a_consumer_frozen_for_two_windows_loses_its_message_once_is_told_and_do
 
 
 def test_what_a_killed_consumer_held_comes_back_after_its_deadline_and_not_before() -> None:
-    outcome = run_kills(1, SEED, window_s=8, late_s_max=60)
+    outcome = run_kills(1, SEED, window_s=8, interval_s=0.2, late_s_max=60)
 
     assert outcome.ok, str(outcome)
 
@@ -63,7 +52,7 @@ def test_stops_under_load_hide_lose_and_double_nothing() -> None:
     assert outcome.ok, str(outcome)
 
 
-def test_no_lease_is_lost_while_one_renewal_in_three_gets_through(spoiled_wire: Future[Outcome]) -> None:
-    outcome = spoiled_wire.result()
+def test_no_lease_is_lost_while_one_renewal_in_three_gets_through() -> None:
+    outcome = run_wire(12, SEED, renewals=2)
 
     assert outcome.ok, str(outcome)

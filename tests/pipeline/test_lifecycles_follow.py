@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.pipeline.journal_kit import (
@@ -19,6 +18,7 @@ from tests.pipeline.journal_kit import (
 )
 from tests.pipeline.lifecycle_model import model_tables
 from tests.pipeline.tables_kit import all_rows, difference
+from tests.waiting import until
 from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.lock import TablesBusy, only_run
 from veil.pipeline.lifecycles.run import LifecyclesRun, follow_lifecycles, run_lifecycles
@@ -52,7 +52,7 @@ def test_following_and_running_by_hand_may_be_mixed(journal_place: Storage, tabl
         # While somebody else has the tables it waits, and does what was left to do when they are free.
         with held(tables_place):
             write_segment_of(journal_place, story(1))
-            wait_for(lambda: busy)
+            until(lambda: busy)
         assert done.acquire(timeout=60)
         # A segment that cannot be read does not end it, and is told once.
         broken = write_segment_of(journal_place, story(3))
@@ -80,10 +80,3 @@ def held(tables: Storage) -> Iterator[None]:
                 return
         except TablesBusy:
             continue
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    until_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until_s
-        time.sleep(0.01)

@@ -17,6 +17,7 @@ from typing import ClassVar
 import pytest
 
 from tests.tls_kit import Authority
+from tests.waiting import until_async
 from veil.server.http import HttpServer
 from veil.server.http_limits import HttpLimits
 from veil.server.settings import Settings
@@ -146,13 +147,6 @@ def now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the event loop turn until the condition holds."""
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 # ---- requests and answers
 
 
@@ -250,7 +244,7 @@ async def test_a_client_that_pipelines_without_end_is_no_longer_read(start):
 
         # Twice with turns of the loop between: what was read is bounded, the rest fills the kernel's buffers.
         for _ in range(20):
-            await until(stuck)
+            await until_async(stuck)
         assert sent < 32 * 2**20
         assert gate.paths == ["/"]
 
@@ -353,7 +347,7 @@ async def test_large_bodies_are_bounded_in_total_and_counted_off_when_done(start
     head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n"
     first, second, third = [await Client.of(server) for _ in range(3)]
     first.send(head + b"x" * 190_000)
-    await until(lambda: server._roster.capacity.held_bytes == 190_000)
+    await until_async(lambda: server._roster.capacity.held_bytes == 190_000)
     second.send(head + b"x" * 190_000)
     assert (await second.answer())[0] == 503
     first.send(b"x" * 10_000)
@@ -376,14 +370,14 @@ async def test_answers_that_nobody_reads_are_counted_with_the_bodies_and_bounded
         for count in (1, 2, 3):
             stack.enter_context(await Client.socket_to(server)).sendall(GET)
             # The kernel takes up to ten megabytes of each; the rest is ours.
-            await until(lambda count=count: capacity.held_bytes > count * 29_000_000)
+            await until_async(lambda count=count: capacity.held_bytes > count * 29_000_000)
         assert not taken_back
         late = await Client.of(server)
         late.send(GET.replace(b"/", b"/late", 1))
         said = await late.rest()
         assert b"HTTP/1.1 503 " in said and b"too many unread answers" in said
         assert taken_back == ["/late"]
-    await until(lambda: capacity.held_bytes == 0)
+    await until_async(lambda: capacity.held_bytes == 0)
     again = await Client.of(server)
     again.send(GET)
     assert (await again.answer())[0] == 200
@@ -405,13 +399,13 @@ async def test_an_answer_counts_from_when_it_is_made_of_what_was_read_for_it(sta
     clients = [await Client.of(server) for _ in range(3)]
     for client in clients:
         client.send(LAST)
-    await until(lambda: len(told) == 3)
+    await until_async(lambda: len(told) == 3)
     assert sorted(told) == [False, True, True]
     assert capacity.held_bytes == 80_000
     clients[told.index(True)].vanish()
-    await until(lambda: capacity.held_bytes == 40_000)
+    await until_async(lambda: capacity.held_bytes == 40_000)
     gate.set()
-    await until(lambda: capacity.held_bytes == 0)
+    await until_async(lambda: capacity.held_bytes == 0)
     failing = await Client.of(server)
     failing.send(GET.replace(b"/", b"/fails", 1))
     assert (await failing.answer())[0] == 500
@@ -453,7 +447,7 @@ async def test_what_a_connection_held_is_let_go_with_it_and_not_by_the_collector
                 assert (await client.answer())[0] == 400
             else:
                 client.send(head + b"x" * 300_000)
-                await until(lambda: server._roster.capacity.held_bytes == 300_000)
+                await until_async(lambda: server._roster.capacity.held_bytes == 300_000)
             if way == "half-close":
                 client.half_close()
             elif way == "late":
@@ -462,7 +456,7 @@ async def test_what_a_connection_held_is_let_go_with_it_and_not_by_the_collector
                 assert server._roster.capacity.held_bytes == 0
             if way != "half-close":
                 client.vanish()
-            await until(lambda: server.connection_count == 0)
+            await until_async(lambda: server.connection_count == 0)
             await asyncio.sleep(0)
         # Fewer is no leak: a connection of an earlier test may have been on its way out when counting began.
         assert not still_held() - before
@@ -479,13 +473,13 @@ async def test_a_slow_head_is_closed_with_408(start):
     client = await Client.of(server)
     client.send(b"GET / HTTP/1.1\r\nHo")
     (connection,) = await connections_in(server, 1)
-    await until(lambda: connection._reader.target_seen)
+    await until_async(lambda: connection._reader.target_seen)
     deadline_s = connection.deadline_s
     server.sweep(deadline_s - 1)
     begun_s = now_s()
-    await until(lambda: now_s() > begun_s + 0.005)
+    await until_async(lambda: now_s() > begun_s + 0.005)
     client.send(b"st: a\r\nX:")
-    await until(lambda: connection._reader._head_bytes > 20)
+    await until_async(lambda: connection._reader._head_bytes > 20)
     server.sweep(deadline_s)  # a byte now and then does not put it off
 
     assert (await client.answer())[0] == 408
@@ -497,7 +491,7 @@ async def test_a_slow_body_is_closed_with_408(start):
     client = await Client.of(server)
     client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab")
     (connection,) = await connections_in(server, 1)
-    await until(lambda: connection._reader.body_bytes == 2)
+    await until_async(lambda: connection._reader.body_bytes == 2)
     server.sweep(now_s() + 29)
     assert server._roster.capacity.seats_taken == 1 and connection._state == 0
     server.sweep(now_s() + 30)
@@ -523,7 +517,7 @@ async def test_empty_lines_do_not_keep_a_connection(start):
     client = await Client.of(server)
     client.send(b"\r\n")
     (connection,) = await connections_in(server, 1)
-    await until(lambda: connection._reader.phase != 0)
+    await until_async(lambda: connection._reader.phase != 0)
     server.sweep(now_s() + 10)
 
     assert await client.rest() == b""
@@ -549,13 +543,13 @@ async def test_a_client_that_does_not_take_its_answer_is_cut(start):
     with await Client.socket_to(server) as idler:
         idler.sendall(GET * 3)
         (connection,) = await connections_in(server, 1)
-        await until(lambda: connection._write_paused)
+        await until_async(lambda: connection._write_paused)
         assert connection._worker is None  # the next request waits until this answer is taken
         size_bytes = connection._transport.get_write_buffer_size()
         server.sweep(now_s() + 31)
         if connection._transport.get_write_buffer_size() < size_bytes:  # the kernel took some more meanwhile
             server.sweep(now_s() + 62)
-        await until(lambda: server.connection_count == 0)
+        await until_async(lambda: server.connection_count == 0)
 
 
 async def test_an_answer_larger_than_the_write_buffer_arrives_and_the_connection_goes_on(start):
@@ -589,7 +583,7 @@ async def test_a_request_ends_when_its_client_has_gone(start, way):
 
     async with asyncio.timeout(60):
         await gate.cancelled.wait()
-    await until(lambda: server.connection_count == 0)
+    await until_async(lambda: server.connection_count == 0)
     assert gate.paths == ["/"]
     client.vanish()
 
@@ -610,7 +604,7 @@ async def test_an_answer_that_nobody_can_take_is_taken_back(start):
     await entered.wait()
     client.vanish()
 
-    await until(lambda: server.connection_count == 0)
+    await until_async(lambda: server.connection_count == 0)
     assert taken_back == [True]
 
 
@@ -670,7 +664,7 @@ async def test_a_handler_that_cancels_itself_does_not_leave_its_client_waiting(s
 
 
 async def connections_in(server: HttpServer, count: int) -> list[object]:
-    await until(lambda: server.connection_count == count)
+    await until_async(lambda: server.connection_count == count)
     return list(server._roster.connections)
 
 
@@ -678,7 +672,7 @@ async def test_a_burst_beyond_the_limit_is_told_so_and_those_inside_are_served(s
     server = await start(ok, connections_max=20, idle_spared_s=60, linger_s=600)
     clients = [await Client.of(server) for _ in range(200)]
     if Client.tls is None:  # over TLS a client's own side ends when it hears that ours has
-        await until(lambda: server.connection_count == 200)
+        await until_async(lambda: server.connection_count == 200)
     assert server._roster.capacity.seats_taken == 20
     statuses = []
     for client in clients:
@@ -688,7 +682,7 @@ async def test_a_burst_beyond_the_limit_is_told_so_and_those_inside_are_served(s
     assert statuses == [200] * 20 + [503] * 180
     for client in clients:
         client.vanish()
-    await until(lambda: server.connection_count == 0)
+    await until_async(lambda: server.connection_count == 0)
     late = await Client.of(server)
     late.send(LAST)
     assert (await late.rest()).startswith(b"HTTP/1.1 200 ")
@@ -714,7 +708,7 @@ async def test_a_thousand_connections_at_once_leave_the_server_sound(start):
 
     assert set(outcomes) <= {b"HTTP/1.1 200", b"HTTP/1.1 503", b"", b"reset"}
     assert outcomes.count(b"HTTP/1.1 200") >= 50
-    await until(lambda: server.connection_count == 0)
+    await until_async(lambda: server.connection_count == 0)
     assert server._roster.capacity.seats_taken == 0
     assert await one() == b"HTTP/1.1 200"
 
@@ -757,7 +751,7 @@ async def test_stopping_closes_the_idle_and_lets_the_busy_finish(start):
     idle, busy = await Client.of(server), await Client.of(server)
     busy.send(GET * 2)
     await gate.entered.wait()
-    await until(lambda: server.connection_count == 2)
+    await until_async(lambda: server.connection_count == 2)
     port = server.port
     closing = asyncio.create_task(server.close(grace_s=600))
 
@@ -791,7 +785,7 @@ async def test_a_request_that_is_still_arriving_when_stopping_is_answered(start)
     client = await Client.of(server)
     client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\na")
     (connection,) = await connections_in(server, 1)
-    await until(lambda: connection._reader.body_bytes == 1)
+    await until_async(lambda: connection._reader.body_bytes == 1)
     closing = asyncio.create_task(server.close(grace_s=600))
     await asyncio.sleep(0)
     client.send(b"b")
@@ -823,5 +817,5 @@ async def test_a_request_that_comes_together_with_the_end_of_its_connection_take
     writer.write(outgoing.read())
     await reader.read()
     writer.close()
-    await until(lambda: server.connection_count == 0)
+    await until_async(lambda: server.connection_count == 0)
     await server.close(grace_s=0)

@@ -8,21 +8,18 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 from urllib.request import urlopen
 
 import pytest
 
 from tests.journal.kit import events_of
+from tests.waiting import until
 from veil.journal.segments import list_segments
 from veil.journal.storage import Storage
 from veil.server.make_store import journal_location
 from veil.server.settings import Settings, SettingsError, load_settings, shown_value
 from veil.testing import VeilServer
-
-LONG_S = 30.0
 
 
 def live(server: VeilServer, queue: str = "orders") -> None:
@@ -42,18 +39,10 @@ def metrics(server: VeilServer) -> dict[str, float]:
     return {name: float(value) for name, value in re.findall(r"^(veil_journal_\w+) (\S+)$", page, re.M)}
 
 
-def wait_for(condition: Any) -> None:
-    """Until the condition holds, which another process brings about."""
-    deadline = time.monotonic() + LONG_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_it_is_on_by_default_and_a_stop_exports_what_waits(tmp_path: Path):
     with VeilServer("--data", str(tmp_path)) as server:
         live(server)
-        wait_for(lambda: metrics(server)["veil_journal_outbox_rows"] == 4)
+        until(lambda: metrics(server)["veil_journal_outbox_rows"] == 4)
     events = events_of(Storage.at(tmp_path / "journal"))
     assert [event["kind"] for event in events] == ["sent", "received", "extended", "deleted"]
     assert {event["queue"] for event in events} == {"orders"}
@@ -68,8 +57,8 @@ def test_events_are_exported_while_it_runs(tmp_path: Path):
     arguments = ("--data", str(tmp_path / "data"), "--journal", place.uri, "--journal-interval-s", "0.1")
     with VeilServer(*arguments) as server:
         live(server)
-        wait_for(lambda: metrics(server)["veil_journal_events_exported_total"] == 4)
-        wait_for(lambda: metrics(server)["veil_journal_outbox_rows"] == 0)
+        until(lambda: metrics(server)["veil_journal_events_exported_total"] == 4)
+        until(lambda: metrics(server)["veil_journal_outbox_rows"] == 0)
         shown = metrics(server)
         assert shown["veil_journal_outbox_bytes"] == 0
         assert shown["veil_journal_segments_total"] == len(list_segments(place))
@@ -82,7 +71,7 @@ def test_events_are_exported_while_it_runs(tmp_path: Path):
 def test_pyarrow_is_never_in_the_server_and_the_helper_ends_with_it(tmp_path: Path):
     with VeilServer("--data", str(tmp_path), "--journal-interval-s", "0.1") as server:
         live(server)
-        wait_for(lambda: list_segments(Storage.at(tmp_path / "journal")))
+        until(lambda: list_segments(Storage.at(tmp_path / "journal")))
         assert "libarrow" not in Path(f"/proc/{server.pid}/maps").read_text()
         children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
         assert len(children) == 1
@@ -137,11 +126,11 @@ def test_a_location_that_fails_does_not_touch_the_queues(tmp_path: Path):
     arguments = ("--data", str(tmp_path / "data"), "--journal", str(tmp_path / "journal"))
     with VeilServer(*arguments, "--journal-interval-s", "0.1") as server:
         live(server)
-        wait_for(lambda: metrics(server)["veil_journal_export_failures_total"] >= 1)
+        until(lambda: metrics(server)["veil_journal_export_failures_total"] >= 1)
         live(server)
-        wait_for(lambda: metrics(server)["veil_journal_outbox_rows"] == 8)
+        until(lambda: metrics(server)["veil_journal_outbox_rows"] == 8)
         (tmp_path / "journal").unlink()
-        wait_for(lambda: metrics(server)["veil_journal_events_exported_total"] == 8)
+        until(lambda: metrics(server)["veil_journal_events_exported_total"] == 8)
 
 
 def test_the_location_of_another_store_stops_the_start(tmp_path: Path):

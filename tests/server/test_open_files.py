@@ -9,13 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
 from veil.server import http_limits
 from veil.server.http_limits import room_for_connections
 
@@ -95,11 +95,7 @@ class Served:
             connection.close()
 
     def await_status(self, path: str, wanted: int) -> None:
-        for _ in range(300):
-            if self.status(path) == wanted:
-                return
-            time.sleep(0.1)
-        raise AssertionError(f"{path} was never answered with {wanted}")
+        until(lambda: self.status(path) == wanted, f"{path} was never answered with {wanted}")
 
 
 def start(place: Path, files: int) -> subprocess.Popen[str]:

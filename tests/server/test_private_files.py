@@ -8,13 +8,13 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.console.web import Visitor
+from tests.waiting import until
 from veil.stores.sqlite.recovery.backup import backup, restore
 from veil.stores.sqlite.recovery.salvage import salvage
 from veil.testing import VeilServer
@@ -70,10 +70,7 @@ def test_everything_that_a_server_writes_is_its_owners_alone(data: Path):
         visitor.post(
             "/console/queues/us-east-1/private/purge", {"token": page.token}
         )  # a line of the audit log
-        for _ in range(600):
-            if any(data.rglob("*.parquet")):
-                break
-            time.sleep(0.1)
+        until(lambda: any(data.rglob("*.parquet")))
         names = {each.name for each in data.rglob("*")}
         assert {"veil.db", "veil.db-wal", "veil.db-shm", "journal"} <= names
         assert open_to_others(data) == []
@@ -95,10 +92,7 @@ def test_files_that_were_open_to_others_are_closed_at_the_start_and_that_is_told
             stderr=log,
         )
         try:
-            for _ in range(600):
-                if (data / "ready").exists():
-                    break
-                time.sleep(0.1)
+            until((data / "ready").exists)
             (data / "ready").chmod(0o600)  # it tells the address, to whoever waits for it
             assert [each for each in open_to_others(data) if each.startswith("veil.db")] == []
         finally:
@@ -132,10 +126,7 @@ def test_the_ready_file_is_never_written_through_a_link(tmp_path: Path):
         stderr=subprocess.DEVNULL,
     )
     try:
-        for _ in range(600):
-            if not ready.is_symlink():
-                break
-            time.sleep(0.1)
+        until(lambda: not ready.is_symlink())
         assert '"endpoint_url"' in ready.read_text()
         assert stat.S_IMODE(ready.stat().st_mode) == 0o644
     finally:

@@ -8,8 +8,7 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 from tests.faults.server_process import ServerProcess
 from tests.journal.kit import events_of
 from tests.postgres_server import PostgresServer, why_no_server
+from tests.waiting import until
 from veil.journal.segments import list_segments
 from veil.journal.storage import Storage
 
@@ -50,19 +50,8 @@ class Node(ServerProcess):
         finally:
             connection.close()
 
-    def until(self, path: str, status: int, within_s: float = 60.0) -> None:
-        deadline_s = time.monotonic() + within_s
-        while (found := self.get(path))[0] != status:
-            assert time.monotonic() < deadline_s, found
-            time.sleep(0.02)
-
-
-def until(happened: Callable[[], bool], within_s: float = 60.0) -> None:
-    """Until it has happened, which another process brings about."""
-    deadline_s = time.monotonic() + within_s
-    while not happened():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+    def until(self, path: str, status: int) -> None:
+        until(lambda: self.get(path)[0] == status, f"{path} was never answered with {status}")
 
 
 def with_password(dsn: str) -> str:

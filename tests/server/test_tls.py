@@ -23,6 +23,7 @@ import pytest
 from tests.server.test_serve import refused
 from tests.server.test_serve import serve as serve  # a fixture
 from tests.tls_kit import Authority, Pair
+from tests.waiting import until_async
 from veil.server.http import HttpServer
 from veil.server.http_limits import HttpLimits
 from veil.server.settings import Settings, SettingsError, load_settings
@@ -77,12 +78,6 @@ def talk(server: HttpServer, context: ssl.SSLContext, raw: bytes = GET) -> tuple
         return heard, client
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 def hello() -> bytes:
     """The first flight of a client."""
     outgoing = ssl.MemoryBIO()
@@ -100,14 +95,14 @@ async def test_a_handshake_that_never_ends_counts_as_a_connection_and_is_cut(sta
     server = await start(header_deadline_s=10, idle_s=1000)
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write({"nothing": b"", "half a hello": hello()[:50], "hello and no more": hello()}[said])
-    await until(lambda: server.connection_count == 1)
+    await until_async(lambda: server.connection_count == 1)
     if said == "hello and no more":
         await reader.readexactly(5)  # the server's own flight has begun
     now_s = asyncio.get_running_loop().time()
     server.sweep(now_s + 5)
     assert server.connection_count == 1
     server.sweep(now_s + 10)
-    await until(lambda: server.connection_count == 0)
+    await until_async(lambda: server.connection_count == 0)
     writer.close()
 
 
@@ -116,7 +111,7 @@ async def test_a_handshake_that_never_ends_gives_its_place_to_a_newcomer(start: 
     stalled = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
     for _, writer in stalled:
         writer.write(hello()[:50])
-    await until(lambda: server.connection_count == 2)
+    await until_async(lambda: server.connection_count == 2)
     heard, _ = await asyncio.to_thread(talk, server, ssl.create_default_context(cafile=authority.ca))
     assert heard.endswith(b"ok")
     for _, writer in stalled:
@@ -162,7 +157,7 @@ async def test_tls_1_1_is_refused_and_the_client_is_told(
     said = [record.getMessage() for record in caplog.records]
     # Whatever clients bring about is not logged each time.
     assert said == ["the TLS handshake with 127.0.0.1 failed: unsupported protocol"]
-    await until(lambda: server.connection_count == 0)
+    await until_async(lambda: server.connection_count == 0)
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
@@ -186,7 +181,7 @@ async def test_a_client_may_not_negotiate_anew(start: Start, authority: Authorit
     async with asyncio.timeout(60):
         said, _ = await client.communicate()
     assert b"RENEGOTIATING" in said and b"no renegotiation" in said
-    await until(lambda: server.connection_count == 0)
+    await until_async(lambda: server.connection_count == 0)
 
 
 # ---- the wrong protocol
@@ -207,7 +202,7 @@ async def test_plain_http_at_the_tls_port_is_told_to_use_https(
         assert await asyncio.to_thread(ask) == (400, b"this port speaks TLS: use https://\n")
     said = [record.getMessage() for record in caplog.records]
     assert said == ["127.0.0.1 does not speak TLS at this port; its URL must begin with https://"]
-    await until(lambda: server.connection_count == 0)
+    await until_async(lambda: server.connection_count == 0)
 
 
 async def test_what_is_neither_http_nor_tls_is_let_go(start: Start):
@@ -217,7 +212,7 @@ async def test_what_is_neither_http_nor_tls_is_let_go(start: Start):
     async with asyncio.timeout(60):
         assert await reader.read() == b""
     writer.close()
-    await until(lambda: server.connection_count == 0)
+    await until_async(lambda: server.connection_count == 0)
 
 
 async def test_tls_at_the_plain_port_is_logged_with_what_to_do(
@@ -251,7 +246,7 @@ async def test_with_a_client_authority_every_client_must_show_a_certificate(
     stranger.load_cert_chain(*authority.issue("worker", name="stranger", client=True))
     with pytest.raises(ssl.SSLError, match="UNKNOWN_CA"):
         await asyncio.to_thread(talk, server, stranger)
-    await until(lambda: server.connection_count == 0)
+    await until_async(lambda: server.connection_count == 0)
 
 
 # ---- files that will not do

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -24,8 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.faults.server_process import command_of
 from tests.server.test_serve import CLEAN, SICK_DISK, Server, refused, served_in
 from tests.server.test_serve import serve as serve  # a fixture
-
-PATIENCE_S = 60.0  # far more than anything here takes on a busy machine
+from tests.waiting import PATIENCE_S, until
 
 
 class Client:
@@ -176,14 +175,6 @@ def _files(pid: int) -> list[str]:
         with suppress(OSError):  # closed since it was listed
             found.append(str(fd.readlink()))
     return found
-
-
-def until(reached: Callable[[], object]) -> None:
-    """Wait for something that happens by itself."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not reached():
-        assert time.monotonic() < deadline_s, "it never happened"
-        time.sleep(0.01)
 
 
 def is_running(pid: int) -> bool:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import psycopg
 
 from tests.stores.kit import HeardEvents
+from tests.waiting import PATIENCE_S, until_async
 from veil.core.clock import Clock
 from veil.stores.postgres import PostgresStore
-
-PATIENCE_S = 60.0
 
 
 class WaitableEvents(HeardEvents):
@@ -53,20 +52,13 @@ async def nodes(
             if "veil_pooler" not in dsn:  # behind which nobody listens
                 async with asyncio.timeout(PATIENCE_S):
                     await store._nodes.listening()
-        await until(lambda: count == 1 or all(store._engine.has_company for store in opened))
+        await until_async(lambda: count == 1 or all(store._engine.has_company for store in opened))
         yield opened
 
 
 def heard_by(store: PostgresStore) -> WaitableEvents:
     assert isinstance(store.events, WaitableEvents)
     return store.events
-
-
-async def until(happened: Callable[[], bool]) -> None:
-    """Return when it has happened; there is no event to wait for, so it is looked at."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not happened():
-            await asyncio.sleep(0.005)
 
 
 def ask(dsn: str, statement: str) -> list[tuple[Any, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -12,6 +13,7 @@ import pytest
 from tests.postgres_kit import drop_database, new_database, why_no_postgres
 from tests.stores.kit import REGION, a_key, a_message
 from tests.stores.placed_kit import CarriedAtOnce
+from tests.waiting import until_async
 from veil.core.errors import StoreError, StoreUnavailable
 from veil.core.limits import RETENTION_MAX_S
 from veil.core.queue import Chosen, MoveTask, Queue, QueueSettings, RedrivePolicy
@@ -45,6 +47,15 @@ async def store(dsns: list[str]) -> AsyncIterator[PlacedStore]:
 async def created(store: PlacedStore, name: str, **settings: Any) -> Queue:
     content = QueueContent(QueueSettings(**settings), {})
     return await store.create_queue(a_key(name), content, rest_ms=0)
+
+
+async def works(store: PlacedStore, queue: Queue) -> bool:
+    """Whether the queue's server takes messages."""
+    try:
+        await store.send(queue, [a_message("z")])
+    except StoreError:
+        return False
+    return True
 
 
 async def one_on_each(store: PlacedStore, prefix: str = "q", **settings: Any) -> list[Queue]:
@@ -138,13 +149,7 @@ async def test_the_death_of_a_server_concerns_its_queues_only(store: PlacedStore
             assert len(await store.all_queues()) == 2
         finally:
             cut(dsn, off=False)
-        async with asyncio.timeout(60):
-            while True:
-                try:
-                    await store.send(queues[away], [a_message("z")])
-                    break
-                except StoreError:
-                    await asyncio.sleep(0.05)
+        await until_async(partial(works, store, queues[away]))
 
 
 async def test_a_node_starts_without_a_server_and_takes_it_up_when_it_is_back(dsns: list[str]) -> None:
@@ -160,13 +165,8 @@ async def test_a_node_starts_without_a_server_and_takes_it_up_when_it_is_back(ds
         with pytest.raises(StoreUnavailable):
             await store.find_queue(there.key)
         cut(dsns[1], off=False)
-        async with asyncio.timeout(60):
-            while True:
-                try:
-                    assert await store.find_queue(there.key) is not None
-                    break
-                except StoreUnavailable:
-                    await asyncio.sleep(0.05)
+        await until_async(lambda: works(store, there))
+        assert await store.find_queue(there.key) is not None
     finally:
         cut(dsns[1], off=False)
         await store.close()
@@ -352,8 +352,10 @@ async def test_the_carrier_of_a_node_brings_them_over_by_itself(dsns: list[str])
         await store.send(source, [a_message("poison")])
         await store.receive(source, 1, visibility_s=0)
         await store.receive(source, 1)
-        async with asyncio.timeout(60):
-            while await bodies(store, there) != ["poison"]:
-                await asyncio.sleep(0.02)
+
+        async def has_come() -> bool:
+            return await bodies(store, there) == ["poison"]
+
+        await until_async(has_come)
     finally:
         await store.close()

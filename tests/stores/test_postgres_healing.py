@@ -12,7 +12,8 @@ import pytest
 
 from tests.postgres_server import PostgresServer, why_no_server
 from tests.stores.kit import a_message, bodies, make_queue, receipt_of, receipts_of, some_messages
-from tests.stores.postgres_nodes_kit import ask, cut, heard_by, nodes, until
+from tests.stores.postgres_nodes_kit import ask, cut, heard_by, nodes
+from tests.waiting import until_async
 from veil.core.clock import ManualClock
 from veil.core.errors import QueueMissing, StoreError, StoreUnavailable
 from veil.core.queue import Queue, QueueCounts
@@ -22,6 +23,7 @@ from veil.stores.postgres.pipeline import PipelinedConnection
 from veil.stores.store import Extension
 
 LISTENER = "query = 'LISTEN veil'"
+WAITS_FOR_STANDBY = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 ASLEEP = "query = 'SELECT pg_sleep(600)'"
 
 
@@ -47,7 +49,7 @@ async def test_who_is_cancelled_while_the_connection_breaks_is_cancelled(postgre
                 await tx.rows("SELECT pg_sleep(600)")
 
         asleep = asyncio.create_task(sleep())
-        await until(lambda: ask(postgres, f"SELECT 1 FROM pg_stat_activity WHERE {ASLEEP}") != [])
+        await until_async(lambda: ask(postgres, f"SELECT 1 FROM pg_stat_activity WHERE {ASLEEP}") != [])
         assert cut(postgres, ASLEEP) == 1
         asleep.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -106,7 +108,7 @@ async def test_a_node_that_cannot_be_told_looks_for_itself_and_listens_again(pos
         await one.send(queue, [a_message("told")])
         await heard_by(other).wake(queue.id)
         assert cut(postgres, LISTENER) == 2
-        await until(lambda: not other._engine.is_told)
+        await until_async(lambda: not other._engine.is_told)
         heard_by(other).available.clear()
 
         await one.send(queue, [a_message("not told")])
@@ -123,7 +125,7 @@ async def test_an_edit_is_seen_by_a_node_that_cannot_be_told(postgres, monkeypat
     async with nodes(postgres) as (one, other):
         queue = await make_queue(one)
         cut(postgres, LISTENER)
-        await until(lambda: not other._engine.is_told)
+        await until_async(lambda: not other._engine.is_told)
         from tests.stores.test_postgres_nodes import edited
 
         await one.edit_queue(queue, edited(delay_s=3))
@@ -192,7 +194,7 @@ async def test_a_node_that_stands_still_within_a_transaction_loses_it(postgres, 
             asked = store._engine.wanted_of([queue.id])
             await tx.begin([queue.id], exclusive=True, numbers=0, now_ms=None, looks=asked)
             alive = f"SELECT 1 FROM pg_stat_activity WHERE pid = {tx.connection.info.backend_pid}"
-            await until(lambda: ask(postgres, alive) == [])
+            await until_async(lambda: ask(postgres, alive) == [])
 
         assert await store.counts(queue) == QueueCounts(0, 0, 0)
 
@@ -237,8 +239,20 @@ async def lonely(monkeypatch) -> AsyncIterator[tuple[PostgresServer, PostgresSto
             await store.send(queue, [a_message("before")])
             server.run_sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
             server.run_sql("SELECT pg_reload_conf()")
+            await until_async(lambda: a_commit_hangs(server))
             yield server, store, queue
             monkeypatch.setattr(engine, "DRAIN_S", 0.1)
+
+
+async def a_commit_hangs(server: PostgresServer) -> bool:
+    """Whether a commit waits for the standby already: a reload reaches the server's processes one by one."""
+    dsn, is_held = server.dsn("postgres"), False
+    writing = asyncio.create_task(asyncio.to_thread(ask, dsn, "SELECT pg_logical_emit_message(true, '', '')"))
+    while not writing.done():
+        is_held = bool(ask(dsn, f"SELECT pg_cancel_backend(pid) {WAITS_FOR_STANDBY}")) or is_held
+        await asyncio.sleep(0.01)
+    await writing
+    return is_held
 
 
 def standby_is_there(server: PostgresServer) -> None:
@@ -250,13 +264,12 @@ async def test_whoever_waits_for_a_commit_that_hangs_is_told_that_nobody_knows(l
     server, store, queue = lonely
     monkeypatch.setattr(engine, "ANSWER_S", 0.5)
     sends = [store.send(queue, [a_message(f"{n}")]) for n in range(40)]
-    receive = asyncio.sleep(0.1, store.receive(queue, 1))  # it comes while the sends hang
     made = make_queue(store, "another")
 
-    answers = await asyncio.gather(*sends, await receive, made, return_exceptions=True)
+    answers = await asyncio.gather(*sends, store.receive(queue, 1), made, return_exceptions=True)
 
     assert {type(answer) for answer in answers} == {StoreUnavailable}
-    monkeypatch.undo()
+    monkeypatch.setattr(engine, "ANSWER_S", 600.0)
     standby_is_there(server)
     await store.send(queue, [a_message("after")])
     assert "after" in bodies(await store.receive(queue, 100))
@@ -284,17 +297,17 @@ async def test_what_was_answered_while_the_node_stood_still_is_not_overdue(postg
 async def test_a_commit_whose_wait_for_the_standby_was_cancelled_is_not_acknowledged(lonely):
     server, store, queue = lonely
     sending = asyncio.create_task(store.send(queue, [a_message("on one machine only")]))
-    waiting = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-    await until(lambda: (ask(server.dsn("postgres"), waiting), sending.done())[1])
+    waiting = f"SELECT pg_cancel_backend(pid) {WAITS_FOR_STANDBY}"
+    await until_async(lambda: (ask(server.dsn("postgres"), waiting), sending.done())[1])
 
     with pytest.raises(StoreUnavailable, match="warning"):
         await sending
 
 
 async def test_a_node_whose_commits_hang_can_be_stopped(lonely, monkeypatch):
-    _, store, queue = lonely
+    server, store, queue = lonely
     sending = asyncio.create_task(store.send(queue, [a_message("hangs")]))
-    await asyncio.sleep(0.1)
+    await until_async(lambda: ask(server.dsn("postgres"), f"SELECT 1 {WAITS_FOR_STANDBY}"))
     monkeypatch.setattr(engine, "DRAIN_S", 0.1)
     monkeypatch.setattr(nodes_module, "DRAIN_S", 0.1)
 

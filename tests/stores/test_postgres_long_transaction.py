@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from tests.stores.kit import a_grouped_message, a_message, make_queue, receipts_of, some_messages
-from tests.stores.postgres_nodes_kit import ask, nodes, until
+from tests.stores.postgres_nodes_kit import ask, nodes
+from tests.waiting import until_async
 from veil.core.clock import ManualClock
 from veil.core.queue import QueueCounts
 from veil.stores.postgres import engine, outbox, watermarks
@@ -141,7 +142,7 @@ async def test_a_fold_gives_way_to_whoever_is_in_a_transaction(postgres, monkeyp
             await store._engine.compaction.drain()
             assert ask(postgres, f"SELECT DISTINCT generation {of_queue}") == [(0,)]
         await store.send(queue, some_messages("m"))
-        await until(lambda: ask(postgres, f"SELECT max(generation) {of_queue}") == [(1,)])
+        await until_async(lambda: ask(postgres, f"SELECT max(generation) {of_queue}") == [(1,)])
         assert await store.counts(queue) == QueueCounts(5, 0, 0)
 
 

@@ -21,7 +21,8 @@ from tests.stores.kit import (
     receipts_of,
     some_messages,
 )
-from tests.stores.postgres_nodes_kit import ask, heard_by, nodes, until
+from tests.stores.postgres_nodes_kit import ask, heard_by, nodes
+from tests.waiting import until_async
 from veil.core.clock import ManualClock, TroubleKind
 from veil.core.errors import InFlightLimit, QueueMissing
 from veil.core.lease import Deletion, HoldKey
@@ -173,7 +174,7 @@ async def test_an_edit_reaches_a_node_that_does_nothing(postgres, no_beats):
         await other.find_queue(queue.key)
         await one.edit_queue(queue, edited(delay_s=5))
 
-        await until(lambda: other._engine.queues.by_key[queue.key].queue.settings.delay_s == 5)
+        await until_async(lambda: other._engine.queues.by_key[queue.key].queue.settings.delay_s == 5)
 
 
 async def test_a_queue_is_made_and_deleted_for_every_node(postgres):
@@ -274,8 +275,8 @@ async def test_a_node_that_is_alone_tells_nobody(postgres):
         queue = await make_queue(alone)
         await alone.send(queue, [a_message()])
         async with nodes(postgres, 1):
-            await until(lambda: alone._engine.has_company)
-        await until(lambda: not alone._engine.has_company)
+            await until_async(lambda: alone._engine.has_company)
+        await until_async(lambda: not alone._engine.has_company)
 
 
 async def test_nodes_tell_one_another_whom_they_have_heard(postgres):

@@ -17,6 +17,7 @@ from tests.stores.kit import HeardEvents, a_message, bodies, make_queue, receipt
 from tests.stores.model_history import Author
 from tests.stores.model_steps import LockStep
 from tests.transaction_pooler import TransactionPooler
+from tests.waiting import until_async
 from veil.core.errors import StoreUnavailable
 from veil.core.lease import Deletion
 from veil.stores.postgres import PostgresStore
@@ -78,10 +79,8 @@ async def test_a_message_of_another_node_wakes_whoever_waits_though_nobody_can_t
     try:
         queue = await make_queue(here)
         assert await there.find_queue(queue.key) is not None
-        async with asyncio.timeout(60):
-            await here.send(queue, [a_message("hello")])
-            while not heard.available[queue.id]:
-                await asyncio.sleep(0.01)
+        await here.send(queue, [a_message("hello")])
+        await until_async(lambda: heard.available[queue.id])
         assert bodies(await there.receive(queue, 1)) == ["hello"]
         with psycopg.connect(postgres) as connection:
             found = connection.execute(

@@ -8,7 +8,8 @@ import psycopg
 import pytest
 
 from tests.stores.kit import bodies, make_queue, receipts_of, some_messages
-from tests.stores.postgres_nodes_kit import nodes, until
+from tests.stores.postgres_nodes_kit import nodes
+from tests.waiting import until_async
 from veil.core.clock import ManualClock
 from veil.core.queue import QueueCounts
 from veil.stores.postgres import engine
@@ -51,7 +52,7 @@ async def test_what_another_transaction_is_about_is_waited_for(postgres, lapsed,
     async with await psycopg.AsyncConnection.connect(postgres) as other:
         await other.execute(LOCK)
         asked = asyncio.create_task(store.counts(queue) if look == "counts" else store.receive(queue, 1))
-        await until(lambda: pauses.made >= 3)
+        await until_async(lambda: pauses.made >= 3)
         assert not asked.done()
         await other.rollback()
         answer = await asked

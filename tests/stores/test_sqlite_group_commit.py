@@ -21,6 +21,7 @@ from tests.stores.kit import (
     some_messages,
 )
 from tests.stores.sqlite_kit import WAL, SyncGate, crashed_copy, open_store, rows, turns
+from tests.waiting import until_async
 from veil.core.clock import ManualClock
 from veil.core.errors import QueueMissing, StoreFailed
 from veil.core.lease import Deletion
@@ -413,8 +414,7 @@ async def test_the_log_stays_short(store: SqliteStore, tmp_path: Path, monkeypat
     longest = 0
     for _ in range(40):
         await asyncio.gather(*(store.send(queue, [a_message("x" * 8_000)]) for _ in range(5)))
-        while store._commits._checkpointing:
-            await asyncio.sleep(0.001)
+        await until_async(lambda: not store._commits._checkpointing)
         longest = max(longest, (tmp_path / WAL).stat().st_size)
     database = (tmp_path / "veil.db").stat().st_size
     assert database > 40 * 5 * 8_000 * 0.8  # the messages went into the database
@@ -452,8 +452,7 @@ async def test_a_checkpoint_that_hangs_holds_up_nothing(store: SqliteStore, monk
         await store.send(queue, [a_message(str(n))])
     assert store._commits._checkpointing
     goes_on.set()
-    while store._commits._checkpointing:
-        await asyncio.sleep(0.001)
+    await until_async(lambda: not store._commits._checkpointing)
     await store.send(queue, [a_message("last")])
     assert (await store.counts(queue)).visible == 31
 
@@ -514,8 +513,7 @@ async def test_a_checkpoint_that_finds_no_room_stops_nothing(
     name = "_connection" if last else "_checkpointer"
     monkeypatch.setattr(store._commits, name, Full(getattr(store._commits, name)))
     assert len(await store.receive(queue, 1)) == 1  # in the group whose checkpoint fails
-    while store._commits._checkpointing:
-        await asyncio.sleep(0.001)
+    await until_async(lambda: not store._commits._checkpointing)
     monkeypatch.undo()
     assert await store.counts(queue) == QueueCounts(in_flight=1)
 
