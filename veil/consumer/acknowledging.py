@@ -13,7 +13,7 @@ from veil.client.api import BATCH_MAX, ApiError, Backoff, Failure, QueueApi
 from veil.consumer.message import Message
 from veil.consumer.outcomes import masked_together
 from veil.consumer.renewal.keeper import Keeper
-from veil.core.attempt import GIVEN_BACK, Said
+from veil.core.attempt import GIVEN_BACK
 
 _log = logging.getLogger(__name__)
 
@@ -205,7 +205,7 @@ class Deletes(Batcher[Message]):
 # ---- releasing
 
 
-class Releases(Batcher[tuple[str, int, Said]]):
+class Releases(Batcher[tuple[Message, int]]):
     """Changes the visibility of what was not handled. The keeper must have let go of the leases before.
 
     A message whose change fails for good comes back when its window ends: later than wished, never lost.
@@ -220,9 +220,10 @@ class Releases(Batcher[tuple[str, int, Said]]):
         sleep: Callable[[float], Awaitable[None]],
         random: Random,
     ) -> None:
-        async def extend(changes: Sequence[tuple[str, int, Said]]) -> list[ApiError | None]:
-            said = masked_together([each for *_, each in changes])
-            return await api.extend(url, [(receipt, seconds) for receipt, seconds, _ in changes], said=said)
+        async def extend(changes: Sequence[tuple[Message, int]]) -> list[ApiError | None]:
+            said = masked_together([message.told(GIVEN_BACK) or GIVEN_BACK for message, _ in changes])
+            receipts = [(message.raw.receipt, seconds) for message, seconds in changes]
+            return await api.extend(url, receipts, said=said)
 
         super().__init__(extend, sleep=sleep, random=random)
         self._fifo = fifo
@@ -238,12 +239,7 @@ class Releases(Batcher[tuple[str, int, Said]]):
             await self._change(changes[at : at + BATCH_MAX])
 
     async def _change(self, changes: Sequence[tuple[Message, int]]) -> None:
-        answers = await asyncio.gather(
-            *(
-                self.add((message.raw.receipt, seconds, message.told(GIVEN_BACK) or GIVEN_BACK))
-                for message, seconds in changes
-            )
-        )
+        answers = await asyncio.gather(*map(self.add, changes))
         for (message, seconds), error in zip(changes, answers, strict=True):
             if error is not None and error.failure is not Failure.LOST:
                 _log.warning(

@@ -79,7 +79,10 @@ class Message:
     """
 
     _content: Content | None = None
-    said: Said | None = None  # what came of this attempt, where its handler failed
+    # Tells what came of this attempt, where its handler failed. Asked with the call that ends the attempt: for ten messages one
+    # after the other it takes half the time that it takes for each of them when it fails.
+    say: Callable[[], Said] | None = None
+    _said: Said | None = None
     worked_ms: int | None = None  # how long its handler worked, where it was held for longer
     settling: Callable[[], AbstractContextManager[object]] | None = None  # around its delete: a span
 
@@ -100,6 +103,14 @@ class Message:
                 "its lease was lost, so the outcome is not carried out: %s", why, extra={"facts": self.facts}
             )
         return False
+
+    @property
+    def said(self) -> Said | None:
+        """What came of this attempt, where its handler failed."""
+        if self.say is not None:
+            # It holds the error, whose frames hold this message.
+            self._said, self.say = self.say(), None
+        return self._said
 
     def told(self, otherwise: Said | None = None) -> Said | None:
         """What the queue is told with the end of this attempt; `otherwise` where its handler did not fail."""

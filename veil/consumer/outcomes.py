@@ -312,7 +312,9 @@ def masked_together(said: Sequence[Said | None]) -> Sequence[Said | None]:
     """What is said of several attempts, fit to be told: their texts masked and bounded. To look for secrets in ten texts at once
     costs little more than in one of them."""
     texts = [each.error_text for each in said if each is not None and each.error_text]
-    if not texts or (len(max(texts, key=len)) <= TEXT_CHARS_MAX and not _is_suspect("\n".join(texts))):
+    whole = "\n".join(texts)
+    are_short = len(whole) <= TEXT_CHARS_MAX or len(max(texts, key=len)) <= TEXT_CHARS_MAX
+    if are_short and not _is_suspect(whole):
         return said
     return [
         each._replace(error_text=masked(each.error_text)[:TEXT_CHARS_MAX])
@@ -358,10 +360,11 @@ def traceback_text(error: BaseException) -> str:
 def said_of(error: BaseException, trace: TracebackType | None = None, *, texts: bool = True) -> Said:
     """What came of an attempt that ended in this error: its class, and with `texts` where it came from and its words, which
     `masked_together` makes fit to be told. `trace`: the user's part of its traceback, if that was looked for already."""
+    kind = class_name(error)
     if not texts:
-        return Said(FAILED.outcome, class_name(error))
-    way = _way_to(error, trace or users_traceback(error))
-    return Said(FAILED.outcome, class_name(error), words_of(error)[: TEXT_CHARS_MAX * 2], way)
+        return Said(FAILED.outcome, kind)
+    way = _way_to(error, users_traceback(error) if trace is None else trace)
+    return Said(FAILED.outcome, kind, words_of(error)[: TEXT_CHARS_MAX * 2], way)
 
 
 def _way_to(error: BaseException, trace: TracebackType | None, earlier_max: int = _EARLIER_MAX) -> str:

@@ -19,7 +19,7 @@ its deadline, counts more than these. Where there is none of them the outcome is
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Final, NamedTuple
 
@@ -136,73 +136,77 @@ ANY_ENTRY: Final = "*"
 _KIND_CHARS_MAX: Final = 128  # of an error's type, where the header must be cut
 
 
+_Index = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class SaidHeader(msgspec.Struct, omit_defaults=True):
     """What one request says of the attempts that it ends."""
 
-    failed: dict[str, int | None] = {}  # entry: which of the errors
+    failed: dict[str, _Index | None] = {}  # entry: which of the errors
     given_back: list[str] = []
-    errors: list[tuple[str, str, int | None]] = []  # type, text, which of the traces
+    errors: list[tuple[str, str, _Index | None]] = []  # type, text, which of the traces
     traces: list[str] = []
     # By entry, in milliseconds.
     worked: dict[str, Annotated[int, msgspec.Meta(ge=0, le=VISIBILITY_MAX_S * 1000)]] = {}
 
-    def of(self, entry_id: str) -> Said | None:
-        """What is said of one entry."""
+    def of(self, entry_ids: Iterable[str]) -> list[Said | None]:
+        """What is said of each entry; IndexError where that is an error or a traceback that is not there."""
         failed, given_back, worked = self.failed, self.given_back, self.worked
-        worked_ms = worked.get(entry_id, worked.get(ANY_ENTRY)) if worked else None
-        for each in (entry_id, ANY_ENTRY):
-            if each in failed:
-                error = failed[each]
-                if error is None:
-                    return Said(_FAILED, None, None, None, worked_ms)
-                kind, text, trace = self.errors[error]
-                return Said(_FAILED, kind, text, None if trace is None else self.traces[trace], worked_ms)
-            if each in given_back:
-                return Said(_GIVEN_BACK, None, None, None, worked_ms)
-        return None if worked_ms is None else Said(None, None, None, None, worked_ms)
+        errors = [
+            Said(_FAILED, kind, text, None if trace is None else self.traces[trace])
+            for kind, text, trace in self.errors
+        ]
+        found: list[Said | None] = []
+        for entry_id in entry_ids:
+            said: Said | None = None
+            for each in (entry_id, ANY_ENTRY):
+                if each in failed:
+                    error = failed[each]
+                    said = FAILED if error is None else errors[error]
+                    break
+                if each in given_back:
+                    said = GIVEN_BACK
+                    break
+            worked_ms = worked.get(entry_id, worked.get(ANY_ENTRY)) if worked else None
+            found.append(said if worked_ms is None else Said(*(said or NOT_SAID)[:-1], worked_ms))
+        return found
 
 
 FAILED: Final = Said(_FAILED)
 GIVEN_BACK: Final = Said(_GIVEN_BACK)
 NOT_SAID: Final = Said(None)
-_decode_header = msgspec.json.Decoder(SaidHeader).decode
+_decode_header, _encode_header = msgspec.json.Decoder(SaidHeader).decode, msgspec.json.Encoder().encode
 
 
-def read_header(text: str) -> SaidHeader | None:
-    """What a header says; None for one that is too long or not as above."""
+def read_header(text: str, entry_ids: Iterable[str]) -> list[Said | None] | None:
+    """What a header says of each entry; None for one that is too long or not as above."""
     if len(text) > HEADER_BYTES_MAX:
         return None
     try:
-        header = _decode_header(text)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+        return _decode_header(text).of(entry_ids)
+    except (msgspec.DecodeError, UnicodeEncodeError, IndexError):
         return None
-    errors, traces = range(len(header.errors)), range(len(header.traces))
-    for error in header.failed.values():
-        if error is not None and error not in errors:
-            return None
-    for _, _, trace in header.errors:
-        if trace is not None and trace not in traces:
-            return None
-    return header
 
 
 def write_header(said: Mapping[str, Said]) -> str:
     """The header that says so of each entry. Texts and tracebacks are cut where they do not fit together; of a traceback the
     end is kept."""
-    header = SaidHeader({}, [], [], [], {})
+    failed: dict[str, int | None] = {}
+    given_back: list[str] = []
     errors: dict[tuple[str, str, int | None], int] = {}
     traces: dict[str, int] = {}
+    worked: dict[str, int] = {}
     for entry_id, (outcome, kind, words, way, worked_ms) in said.items():
         if worked_ms is not None:
-            header.worked[entry_id] = worked_ms
+            worked[entry_id] = worked_ms
         if outcome == _GIVEN_BACK:
-            header.given_back.append(entry_id)
+            given_back.append(entry_id)
         elif outcome is not None and kind:
             trace = traces.setdefault(way, len(traces)) if way else None
-            header.failed[entry_id] = errors.setdefault((kind, words or "", trace), len(errors))
+            failed[entry_id] = errors.setdefault((kind, words or "", trace), len(errors))
         elif outcome is not None:
-            header.failed[entry_id] = None
-    header.errors, header.traces = list(errors), list(traces)
+            failed[entry_id] = None
+    header = SaidHeader(failed, given_back, list(errors), list(traces), worked)
     text = _ascii(header)
     room = HEADER_BYTES_MAX // 2
     while len(text) > HEADER_BYTES_MAX:
@@ -217,5 +221,5 @@ def write_header(said: Mapping[str, Said]) -> str:
 
 
 def _ascii(header: SaidHeader) -> str:
-    text = msgspec.json.encode(header).decode()
+    text = _encode_header(header).decode()
     return text if text.isascii() else json.dumps(msgspec.to_builtins(header), separators=(",", ":"))

@@ -171,11 +171,10 @@ class Call(msgspec.Struct):
         text = self.request.headers.get(HEADER)
         if text is None:
             return ()
-        header = read_header(text)
-        if header is None:
+        said = read_header(text, entry_ids)
+        if said is None:
             self.service.tallies["outcome_ignored", queue.id] += 1
             return ()
-        said = [header.of(each) for each in entry_ids]
         if self.service.rules.error_texts:
             return said
         return [each and each._replace(error_text=None, traceback=None) for each in said]

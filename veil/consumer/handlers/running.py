@@ -159,7 +159,7 @@ class Judge:
         trail = users_traceback(error)
         exc_info = (type(error), error, trail) if trace else None
         if not isinstance(error, Drop | RetryNow | Stop):  # those were not tried, or are done with
-            message.said = said_of(error, trail, texts=self._settings.error_texts)
+            message.say = functools.partial(said_of, error, trail, texts=self._settings.error_texts)
         if isinstance(error, PayloadRefused):
             outcome = self._settings.poison(error, self._on_poison)
             self._say(logging.ERROR, "poison: %s", message, outcome, error)
