@@ -87,6 +87,18 @@ class RedriveAllow(NamedTuple):
         return self.permission == "allowAll" or (self.permission == "byQueue" and source in self.sources)
 
 
+# What a veil.toml calls the settings of a queue, as `veil serve` reads it and the console writes it; lengths end in _s.
+TOML_NAMES: Final = {
+    "visibility_timeout": "visibility_s",
+    "retention": "retention_s",
+    "delay": "delay_s",
+    "receive_wait": "wait_s",
+    "max_message_bytes": "message_bytes_max",
+    "fifo": "fifo",
+    "content_deduplication": "content_deduplication",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
     """Every setting of a queue, already valid: constructing one checks the ranges and how they fit together."""

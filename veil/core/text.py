@@ -108,6 +108,23 @@ def unquoted(text: bytes) -> bytes:
     return unquote_to_bytes(text.translate(_BLANKS))
 
 
+# ---- XML
+
+# A bare return would reach a client as a line feed: XML parsers normalise line ends.
+_SPELLED: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#13;"}
+_SPECIAL: Final = re.compile(r"[&<>\r\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+_NOT_XML: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+
+
+def xml_text(text: str) -> str:
+    """The text as it may stand between tags; what XML cannot carry becomes a replacement character."""
+    if _SPECIAL.search(text) is None:
+        return text
+    for char, spelled in _SPELLED.items():  # the ampersand first: the others bring some along
+        text = text.replace(char, spelled)
+    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
 # ---- fingerprints of errors
 #
 # The console masks in Python what it shows, the pipeline a million texts within Spark; both by these patterns, so that like

@@ -44,47 +44,15 @@ class DemoQueue:
 
 
 QUEUES: Final = (
-    DemoQueue(
-        name="thumbnails",
-        timeout_s=1,
-        guess="too short: one in eight takes longer",
-        usual_s=0.6,
-        spread=0.45,
-        per_second=280,
-        kills_at_s=(9.0,),
-    ),
-    DemoQueue(
-        name="invoices",
-        timeout_s=20,
-        guess="too long: work takes a fifth of a second",
-        usual_s=0.2,
-        spread=0.3,
-        per_second=280,
-        kills_at_s=(3.0, 5.5),
-    ),
-    DemoQueue(
-        name="orders",
-        timeout_s=2,
-        guess="about right",
-        usual_s=0.45,
-        spread=0.32,
-        per_second=280,
-        poison_every=300,
-        receives_max=3,
-        kills_at_s=(7.0, 12.0),
-    ),
-    DemoQueue(
-        name="videos",
-        timeout_s=3,
-        guess="far too short, but its consumer renews the leases",
-        usual_s=4.0,
-        spread=0.35,
-        per_second=8,
-        share=0.75,
-        renewed=True,
-        kills_at_s=(10.5,),
-    ),
-)
+    DemoQueue(name="thumbnails", timeout_s=1, guess="too short: one in eight takes longer",
+              usual_s=0.6, spread=0.45, per_second=280, kills_at_s=(9.0,)),
+    DemoQueue(name="invoices", timeout_s=20, guess="too long: work takes a fifth of a second",
+              usual_s=0.2, spread=0.3, per_second=280, kills_at_s=(3.0, 5.5)),
+    DemoQueue(name="orders", timeout_s=2, guess="about right",
+              usual_s=0.45, spread=0.32, per_second=280, kills_at_s=(7.0, 12.0), poison_every=300, receives_max=3),
+    DemoQueue(name="videos", timeout_s=3, guess="far too short, but its consumer renews the leases",
+              usual_s=4.0, spread=0.35, per_second=8, kills_at_s=(10.5,), share=0.75, renewed=True),
+)  # fmt: skip
 
 
 def the_queues(seconds: float) -> tuple[DemoQueue, ...]:
@@ -111,7 +79,7 @@ def queue_named(name: str) -> DemoQueue:
     return next(queue for queue in queues if queue.name == name)
 
 
-Found = dict[str, Any]  # one queue of the summary
+QueueSummary = dict[str, Any]  # one queue of the report's summary
 
 _NEAR_S: Final = 1  # timeouts are whole seconds: one beside the recommended one is no mistake
 
@@ -142,7 +110,7 @@ def check_claims(
             stage.claim(f"{queue.name}: {text}", holds, is_timed=True)
 
 
-def _too_short(queue: DemoQueue, found: Found) -> tuple[str, bool]:
+def _too_short(queue: DemoQueue, found: QueueSummary) -> tuple[str, bool]:
     duplicates, wanted_s = found["duplicates"], found["recommended_timeout_s"]
     text = (
         f"{queue.timeout_s} s is too short: in {duplicates:,} of {found['leases']:,} cases a second worker began before the "
@@ -151,7 +119,7 @@ def _too_short(queue: DemoQueue, found: Found) -> tuple[str, bool]:
     return text, duplicates > 0 and wanted_s is not None and wanted_s > queue.timeout_s
 
 
-def _too_long(queue: DemoQueue, found: Found) -> tuple[str, bool]:
+def _too_long(queue: DemoQueue, found: QueueSummary) -> tuple[str, bool]:
     wanted_s, hidden_s = found["recommended_timeout_s"], 3600 * (found["hidden_hours"] or 0.0)
     # Whether a silent holder is gone the server only says after a minute, and the demo is over by then.
     lost = found["crashes"] + found["unknown"]
@@ -162,13 +130,13 @@ def _too_long(queue: DemoQueue, found: Found) -> tuple[str, bool]:
     return text, lost > 0 and wanted_s is not None and wanted_s < queue.timeout_s
 
 
-def _right(queue: DemoQueue, found: Found) -> tuple[str, bool]:
+def _right(queue: DemoQueue, found: QueueSummary) -> tuple[str, bool]:
     wanted_s = found["recommended_timeout_s"]
     text = f"{queue.timeout_s} s is about right: the data say {_seconds(wanted_s)}"
     return text, wanted_s is not None and abs(wanted_s - queue.timeout_s) <= _NEAR_S
 
 
-def _renewed(queue: DemoQueue, found: Found) -> tuple[str, bool]:
+def _renewed(queue: DemoQueue, found: QueueSummary) -> tuple[str, bool]:
     p90_s, twice = found["p90_s"], found["duplicates"]
     # None: fewer than nine in ten were seen to end at all, since the killed workers' leases say only "longer than this".
     long = "what was seen to end" if p90_s is None else words.length(p90_s)

@@ -18,7 +18,7 @@ import msgspec
 
 from veil.core.autopilot import PolicyUnreadable, read_policy
 from veil.core.errors import VeilError
-from veil.core.queue import QueueKey, QueueSettings, RedrivePolicy, check_name
+from veil.core.queue import TOML_NAMES, QueueKey, QueueSettings, RedrivePolicy, check_name
 from veil.core.text import length_s
 from veil.wire.sigv4 import AccessKey
 
@@ -283,14 +283,6 @@ def _listed(value: object, expected: str) -> list[str]:
 
 # ---- queues written down in veil.toml, or named in a flag or a variable
 
-# The name in veil.toml, and the setting of a queue that it means.
-_LENGTHS: Final = {
-    "visibility_timeout": "visibility_s",
-    "delay": "delay_s",
-    "retention": "retention_s",
-    "receive_wait": "wait_s",
-}
-
 
 class _QueueTable(msgspec.Struct, forbid_unknown_fields=True):
     visibility_timeout: int | str | None = None
@@ -360,16 +352,14 @@ def _declared(name: str, written: object) -> DeclaredQueue:
     fifo = name.endswith(".fifo") if table.fifo is None else table.fifo
     if name.endswith(".fifo") and not fifo:
         raise ValueError(f"fifo = true in [queues.{name}], whose name ends in .fifo")
-    given: dict[str, Any] = _fifo(fifo)
-    for word, setting in _LENGTHS.items():
-        if (length := getattr(table, word)) is not None:
-            given[setting] = _length_s(name, word, length)
-    if table.max_message_bytes is not None:
-        given["message_bytes_max"] = table.max_message_bytes
-    if table.content_deduplication is not None:
-        if not fifo:
-            raise ValueError(f"content_deduplication on FIFO queues only, not in [queues.{name}]")
-        given["content_deduplication"] = table.content_deduplication
+    if table.content_deduplication is not None and not fifo:
+        raise ValueError(f"content_deduplication on FIFO queues only, not in [queues.{name}]")
+    written_down = {word: each for word in TOML_NAMES if (each := getattr(table, word)) is not None}
+    given: dict[str, Any] = {
+        TOML_NAMES[word]: _length_s(name, word, each) if TOML_NAMES[word].endswith("_s") else each
+        for word, each in written_down.items()
+        if word != "fifo"
+    } | _fifo(fifo)
     if (table.dead_letter is None) != (table.max_receives is None):
         raise ValueError(f"dead_letter and max_receives together in [queues.{name}]")
     dead_letter = None if table.dead_letter is None else _named(table.dead_letter, fifo)
@@ -406,7 +396,7 @@ def _dead_letters_first(declared: dict[str, DeclaredQueue]) -> tuple[DeclaredQue
         chain = [queue]
         while (after := chain[-1].dead_letter) is not None and after not in ordered:
             if any(each.name == after for each in chain):
-                raise ValueError(f"dead letters to end somewhere, but those of {after} come back to it")
+                raise ValueError(f"no circle of dead letters, but those of {after} come back to it")
             chain.append(declared[after])
         ordered.update((each.name, each) for each in reversed(chain) if each.name not in ordered)
     return tuple(ordered.values())

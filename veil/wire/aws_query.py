@@ -10,11 +10,10 @@ import types
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Union, get_args, get_origin, get_type_hints
-from xml.sax.saxutils import escape
 
 import msgspec
 
-from veil.core.text import read_pairs
+from veil.core.text import read_pairs, xml_text
 from veil.wire.actions import Action
 from veil.wire.exchange import Request, Response
 from veil.wire.large import encode_in_pieces
@@ -209,8 +208,6 @@ JSON_CONTENT_TYPE: Final = "application/json"
 _NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
 _DECLARATION: Final = '<?xml version="1.0"?>'
 
-_NOT_XML: Final = re.compile("[\\x00-\\x08\\x0b-\\x1f\\ud800-\\udfff\\ufffe\\uffff]")
-
 _encode = msgspec.json.Encoder().encode
 
 
@@ -317,7 +314,4 @@ def _text(value: str | int | bool) -> str:
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
-    # A bare return would reach the client as a line feed: XML parsers normalise line ends.
-    text = escape(value, {"\r": "&#13;", '"': "&quot;"})
-    # Names and values from a refused request are repeated in its error; what XML cannot carry would break the answer.
-    return text if text.isprintable() else _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)
+    return xml_text(value)

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from veil.console.visit import Visit
 from veil.console.web import link, page, queue_link
-from veil.core.queue import Queue, QueueKey, QueueSettings
+from veil.core.queue import TOML_NAMES, Queue, QueueKey, QueueSettings
 from veil.core.text import short_length
 from veil.wire.attributes import ATTRIBUTE_OF_SETTING, print_setting
 from veil.wire.exchange import Response
@@ -46,15 +46,6 @@ def _told(settings: QueueSettings, words: Mapping[str, str], *always: str) -> di
 # ---- veil.toml
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
-_TOML: Final = {
-    "visibility_timeout": "visibility_s",
-    "retention": "retention_s",
-    "delay": "delay_s",
-    "receive_wait": "wait_s",
-    "max_message_bytes": "message_bytes_max",
-    "fifo": "fifo",
-    "content_deduplication": "content_deduplication",
-}
 # What a veil.toml cannot say.
 _UNSAID: Final = {
     "its redrive allow policy": "redrive_allow",
@@ -74,8 +65,10 @@ def as_toml(queues: Sequence[Queue]) -> Iterator[str]:
 def _table(queue: Queue) -> str:
     settings = queue.settings
     lines = [f"[queues.{_key(queue.name)}]"]
-    for word, value in _told(settings, _TOML, "visibility_s").items():
-        lines.append(f"{word} = {json.dumps(short_length(value) if _TOML[word].endswith('_s') else value)}")
+    for word, value in _told(settings, TOML_NAMES, "visibility_s").items():
+        lines.append(
+            f"{word} = {json.dumps(short_length(value) if TOML_NAMES[word].endswith('_s') else value)}"
+        )
     if settings.redrive is not None:
         lines.append(f"dead_letter = {_text(settings.redrive.dead_letters.name)}")
         lines.append(f"max_receives = {settings.redrive.receives_max}")

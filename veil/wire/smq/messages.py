@@ -14,13 +14,14 @@ from veil.core.limits import DELAY_LONGEST_S, VISIBILITY_MAX_S, WAIT_LONGEST_S
 from veil.core.message import PRIORITY_FIRST, PRIORITY_LAST, MessageAttribute, Sent, StoredMessage
 from veil.core.message_rules import Draft, size_bytes
 from veil.core.queue import Queue
+from veil.core.text import xml_text
 from veil.service.messages import delete, rotate_receipt, send
 from veil.service.receive import receipt_text, receive
 from veil.service.service import Service
 from veil.wire.large import LARGE_BYTES, answer_bytes, check_room, in_thread
 from veil.wire.smq.call import BATCH_MAX, SmqCall, read_number
 from veil.wire.smq.codes import ArgumentRefused, NothingToReceive, SmqRefused, XmlMalformed, worded
-from veil.wire.smq.xml import Reply, children, document, element, escaped, local_name, texts
+from veil.wire.smq.xml import Reply, children, document, element, local_name, texts
 
 # ---- message properties
 #
@@ -140,7 +141,7 @@ def print_peeked(message: StoredMessage) -> str:
     return (
         f"<MessageId>{message.message_id}</MessageId>"
         f"<MessageBodyMD5>{message.body_md5.upper()}</MessageBodyMD5>"
-        f"<MessageBody>{escaped(message.body)}</MessageBody>"
+        f"<MessageBody>{xml_text(message.body)}</MessageBody>"
         f"<EnqueueTime>{message.sent_wall_ms}</EnqueueTime>"
         f"<FirstDequeueTime>{message.sent_wall_ms if first_ms is None else first_ms}</FirstDequeueTime>"
         f"<DequeueCount>{message.receive_count}</DequeueCount>"
@@ -334,4 +335,4 @@ def _each(name: str, contents: Sequence[str]) -> str:
 
 def _printed_error(refusal: VeilError) -> str:
     said = worded(refusal)
-    return f"<ErrorCode>{said.code}</ErrorCode><ErrorMessage>{escaped(said.message)}</ErrorMessage>"
+    return f"<ErrorCode>{said.code}</ErrorCode><ErrorMessage>{xml_text(said.message)}</ErrorMessage>"
