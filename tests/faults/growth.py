@@ -27,6 +27,7 @@ from veil.console.app import Console
 from veil.console.queue_form import read_tags, write_tags
 from veil.core.policy import evaluate, parse_policy
 from veil.core.policy_conditions import Wildcards
+from veil.core.text import xml_text
 from veil.server.http_limits import HttpLimits
 from veil.server.http_reader import RequestReader
 from veil.wire import aws_json, aws_query
@@ -37,7 +38,6 @@ from veil.wire.shapes import AttributeValue, ReceivedMessage, ReceiveMessageOutp
 from veil.wire.sigv4 import AccessKey, Verifier
 from veil.wire.smq.call import SmqVerifier
 from veil.wire.smq.front_end import SmqFrontEnd
-from veil.wire.smq.xml import escaped
 
 _FIRST = 256
 # Where a time begins to tell: below it is the cost of a call.
@@ -213,7 +213,7 @@ def functions() -> Iterator[Subject]:
         ("marks", "\ufffe"),
     ):
         yield of(f"XML answer: body of {way}", lambda n, text=text: _xml(text * n, 1), 1 << 20)  # type: ignore[misc]
-        yield of(f"SMQ text of {way}", lambda n, text=text: lambda: escaped(text * n), 1 << 20)  # type: ignore[misc]
+        yield of(f"SMQ text of {way}", lambda n, text=text: lambda: xml_text(text * n), 1 << 20)  # type: ignore[misc]
         yield of(f"JSON answer: body of {way}", lambda n, text=text: _json(text * n, 1), 1 << 20)  # type: ignore[misc]
     yield of("XML answer: messages", lambda n: _xml("a", n), 1_000)
     yield of("JSON answer: messages", lambda n: _json("a", n), 1_000)
