@@ -78,6 +78,25 @@ async def test_a_connection_that_breaks_at_the_commit_leaves_it_unknown_and_a_re
         assert await store.counts(queue) == QueueCounts(1, 0, 0)
 
 
+async def test_who_only_looks_does_not_mind_a_connection_that_breaks_at_the_commit(postgres, monkeypatch):
+    async with nodes(postgres, 1) as [store]:
+        queue, real, broken = await make_queue(store), transaction.Transaction.commit, 0
+
+        async def break_once(tx, last):
+            nonlocal broken
+            if not broken or tx.has_claimed:
+                broken += 1
+                await tx.connection.close()
+            await real(tx, last)
+
+        monkeypatch.setattr(transaction.Transaction, "commit", break_once)
+        assert await store.counts(queue) == QueueCounts(0, 0, 0)
+        assert await store.find_queue(queue.key._replace(name="another")) is None
+        assert broken == 1
+        with pytest.raises(StoreUnavailable):
+            await store.receive(queue, 1)  # which may have taken something with BEGIN
+
+
 async def test_a_pooler_that_hangs_up_before_the_commit_costs_nobody_an_error(postgres, monkeypatch):
     """PgBouncer ends clients by 08P01 while its server is away (server_login_retry, query_wait_timeout, a restart)."""
     async with nodes(postgres, 1) as [store]:

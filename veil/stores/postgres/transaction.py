@@ -219,8 +219,9 @@ class Transaction:
         self.happened: Counter[tuple[str, int]] = Counter()  # to be announced once it is durable
         self.new_epoch: int | None = None
         self.has_claimed = False  # by what went along with BEGIN, and is not committed
-        # COMMIT is on its way: from here on the outcome is unknown if the connection breaks.
+        # COMMIT is on its way, of something that may have been changed: the outcome is unknown if the connection breaks now.
         self.is_ending = False
+        self._has_asked = False  # for more than how its queues stand
         self._numbers: list[int] = []
         self._put_off: list[tuple[str, Arguments, Callable[[list[Any]], None] | None]] = []
 
@@ -238,6 +239,7 @@ class Transaction:
     async def many(self, *statements: Statement) -> list[list[Any]]:
         """The rows of several queries, which are sent together."""
         put_off, self._put_off = self._put_off, []
+        self._has_asked = True
         answers = await self.connection.exchange([*((q, a) for q, a, _ in put_off), *statements])
         for (_, _, then), answer in zip(put_off, answers, strict=False):
             if then is not None:
@@ -394,7 +396,7 @@ class Transaction:
                     "last_seq": [state.last_seq for state in counted],
                 },
             )
-        self.is_ending = True
+        self.is_ending = self._has_asked or self.has_claimed or bool(self._put_off or last)
         await self.many(*last, ("COMMIT", {}))
         if self.connection.warnings:
             # Somebody cancelled its wait for the standby (an operator, a statement_timeout): it is on one machine only.
