@@ -190,6 +190,8 @@ def _told_apart(visitor: Visitor, queue: str, consumer: str, at_work: str, faile
     assert re.findall(r"waiting for a retry</span> <small>failed: [\w.]+", leases) == [
         "waiting for a retry</span> <small>failed: shop.NoStock"
     ]
+    row = visitor.get("/console/consumers").text.partition(f'href="{consumer}"')[2].partition("</tr>")[0]
+    assert re.search(r'"In progress">1<br><small class="muted">1 waiting', row) and ">orders</a>" in row
     held = visitor.get(consumer).text.partition('id="held"')[2].partition("</table>")[0]
     states = re.findall(r'">([0-9a-f-]{36})</a>.*?data-label="State">([a-z ]+)', held, re.DOTALL)
     assert dict(states) == {at_work: "in progress", failed: "waiting for a retry "}

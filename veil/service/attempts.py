@@ -429,6 +429,7 @@ class LiveAttempts:
             agent, address = event.user_agent or "", event.caller_address or ""
             caller = Caller(queue.key.account, event.caller_key or "", agent, address)
             consumer = self._consumers.get(caller) or self._newcomer(caller, event.at_ms)
+            consumer.queues.setdefault(queue.id, 0)
             received_at_ms = message.received_at_ms or event.at_ms
             self._hold(Claim(consumer, queue, received_at_ms, message.due_at_ms), [message])
         elif claim is not None and event.kind in ("extended", "given_back"):

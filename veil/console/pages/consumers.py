@@ -55,8 +55,9 @@ async def consumers(visit: Visit) -> Mapping[str, Any]:
     own = [
         each
         for each in visit.console.activity.attempts.consumers()
-        # Whoever only sends or looks is no consumer.
-        if each.caller.account == visit.identity.account and (each.polls or each.renewals or each.outcomes)
+        # Whoever only sends or looks is no consumer; whoever held messages when the server was stopped is one.
+        if each.caller.account == visit.identity.account
+        and (each.polls or each.renewals or each.outcomes or each.in_progress or each.waiting)
     ]
     matching = [each for each in own if search.lower() in "\n".join(each.caller[1:]).lower()]
     shown, pager = visit.paged(matching, PAGE_ROWS)
