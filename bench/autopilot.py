@@ -22,7 +22,16 @@ import numpy as np
 from msgspec.structs import replace
 
 from veil.core.attempt import patience_ms
-from veil.core.autopilot import DAY_MS, Attempts, Decision, Kind, Mode, Policy, QueueState, prediction_of
+from veil.core.autopilot import (
+    DAY_MS,
+    Attempts,
+    AutopilotPolicy,
+    Decision,
+    DecisionKind,
+    Mode,
+    QueueState,
+    prediction_of,
+)
 from veil.pipeline.autopilot.pilot import Memory, changed, goal_of, is_due, look
 from veil.pipeline.lifecycles.tables import BUCKET_MAX, HOUR_MS, PER_OCTAVE, bucket_of
 from veil.pipeline.timeouts.history import History, Work
@@ -38,7 +47,7 @@ START_MS: Final = 20_500 * DAY_MS
 EXPORTED_MS: Final = 120_000  # how late the journal tells of an event
 CRASHED: Final = 2e-4  # of the attempts: a worker of ten slots that dies once a day
 DEFAULT_S: Final = 30
-POLICY: Final = Policy(mode=Mode.APPLY)
+POLICY: Final = AutopilotPolicy(mode=Mode.APPLY)
 Rng = np.random.Generator
 
 
@@ -182,9 +191,9 @@ class Simulated:
         if decisions:
             self.state = replace(self.state, last=decisions[-1])
         for each in decisions:
-            if each.kind in (Kind.CHANGE, Kind.TAKE_BACK):
+            if each.kind in (DecisionKind.CHANGE, DecisionKind.TAKE_BACK):
                 self.apply(each)
-            if each.kind in (Kind.DRIFT, Kind.KEEP):
+            if each.kind in (DecisionKind.DRIFT, DecisionKind.KEEP):
                 self.changes.append(((now_ms - START_MS) / HOUR_MS, self.timeout_s, each.kind.value))
         return decisions
 
@@ -310,14 +319,14 @@ def taken_back_h(queue: Simulated, now_ms: int, seed: int) -> float:
     trial.state = state
     trial.apply(
         Decision(
-            kind=Kind.CHANGE, code="wrong", reason="wrong", at_ms=now_ms, before_s=trial.timeout_s, after_s=wrong_s,
+            kind=DecisionKind.CHANGE, code="wrong", reason="wrong", at_ms=now_ms, before_s=trial.timeout_s, after_s=wrong_s,
             prediction=prediction,
         )
     )  # fmt: skip
     for at_ms in range(now_ms, now_ms + 7 * DAY_MS, TICK_MS):
         trial.play(at_ms)
         trial.learn(at_ms + TICK_MS)
-        if any(each.kind is Kind.TAKE_BACK for each in trial.steer(at_ms + TICK_MS, due=False)):
+        if any(each.kind is DecisionKind.TAKE_BACK for each in trial.steer(at_ms + TICK_MS, due=False)):
             return (at_ms + TICK_MS - now_ms) / HOUR_MS
     return math.inf
 

@@ -154,7 +154,7 @@ def timeout_curve(points: Sequence[TimeoutPoint], x: LogScale, y: LogScale) -> s
     return line([(x.at(point.recovery_s), y.at(point.chance)) for point in points])
 
 
-class Mark(NamedTuple):
+class TimeoutMark(NamedTuple):
     """The present or the recommended timeout: a line with its name above the chart, down to its curve where it stands on one."""
 
     kind: str
@@ -178,7 +178,7 @@ _PLOT: Final = _plot_template()  # compiled at the start: that takes longer than
 
 def _drawn(
     class_: str, label: str, x_title: str, x: LogScale, y: LogScale, target: float, *,
-    paths: Sequence[tuple[str, str]], marks: Sequence[Mark], dots: Sequence[TimeoutPoint] = (),
+    paths: Sequence[tuple[str, str]], marks: Sequence[TimeoutMark], dots: Sequence[TimeoutPoint] = (),
 ) -> Markup:  # fmt: skip
     """A chart of chances over lengths of time; the label says what it shows, for those who cannot see it."""
     drawn = _PLOT.render(
@@ -207,7 +207,7 @@ def survival_chart(finding: Finding, target: float) -> Markup | None:
         (band(_band_points(curve, x, y)), "band"),
         (line(_curve_points(curve, x, y), step=True), "line"),
     ]
-    marks = [Mark(kind, timeout_s, x.at(timeout_s)) for kind, timeout_s in marked.items()]
+    marks = [TimeoutMark(kind, timeout_s, x.at(timeout_s)) for kind, timeout_s in marked.items()]
     return _drawn("plot curve", label, "time since the receive", x, y, target, paths=paths, marks=marks)
 
 
@@ -259,7 +259,7 @@ def dilemma_chart(
     ):
         if timeout_s:
             point = point_at(points, timeout_s)
-            marks.append(Mark(kind, timeout_s, x.at(point.recovery_s), y.at(point.chance), str(point)))
+            marks.append(TimeoutMark(kind, timeout_s, x.at(point.recovery_s), y.at(point.chance), str(point)))
     label = (
         f"Dilemma curve of {finding.queue}: from {first[0]} to {first[-1]}, over the timeouts it could have."
     )

@@ -127,6 +127,12 @@ def instant(at: datetime | str | None) -> str:
     return NOTHING if moment is None else f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
+def iso(at_ms: float, sep: str = "T", precision: str = "milliseconds") -> str:
+    """An instant in UTC as ISO 8601, for logs and for scripts: 2026-01-31T12:00:00.123Z."""
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return at.isoformat(sep, timespec=precision).replace("+00:00", "Z")
+
+
 def parsed(at: datetime | str | None) -> datetime | None:
     """The instant in UTC; what bears no zone is UTC. None where there is none, or what is given is no instant."""
     if isinstance(at, str):

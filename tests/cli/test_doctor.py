@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.cli.conftest import Ran, Veil
-from veil.cli.doctor import Finding, check_clock, check_data, check_disk_speed, check_ready
+from veil.cli.doctor import CheckResult, check_clock, check_data, check_disk_speed, check_ready
 from veil.testing import VeilServer
 
 
@@ -99,7 +99,7 @@ def test_a_file_where_the_data_directory_should_be(tmp_path: Path) -> None:
     assert "--data" in finding.advice
 
 
-def asked(check: Callable[[str], Finding], status: int, text: str) -> Finding:
+def asked(check: Callable[[str], CheckResult], status: int, text: str) -> CheckResult:
     """What a check comes to at an endpoint that gives this answer."""
 
     class Told(BaseHTTPRequestHandler):

@@ -15,7 +15,7 @@ import pytest
 from tests.console.web import Visitor
 from tests.waiting import until
 from veil.console.charts import Chart, Line, Shade, time_chart
-from veil.console.pages.overview import QueueFacts, troubles_of
+from veil.console.pages.overview import QueueHealth, troubles_of
 from veil.console.templates import templates
 from veil.core.attempt import HEADER, Said, write_header
 from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings, RedrivePolicy
@@ -26,16 +26,16 @@ KEY = QueueKey("us-east-1", "0", "orders")
 DEAD = QueueKey("us-east-1", "0", "orders-dead")
 
 
-def facts(*, visible: int = 0, oldest_s: int = 0, grown: int = 0, **happened: int) -> QueueFacts:
+def facts(*, visible: int = 0, oldest_s: int = 0, grown: int = 0, **happened: int) -> QueueHealth:
     queue = Queue(1, KEY, QueueSettings(redrive=RedrivePolicy(DEAD, 3), retention_s=1000, visibility_s=30))
-    return QueueFacts(queue, QueueDepth(QueueCounts(visible), None), oldest_s, grown, happened)
+    return QueueHealth(queue, QueueDepth(QueueCounts(visible), None), oldest_s, grown, happened)
 
 
-def kinds(given: QueueFacts) -> list[str]:
+def kinds(given: QueueHealth) -> list[str]:
     return [trouble.kind for trouble in troubles_of(given)]
 
 
-def words(given: QueueFacts) -> str:
+def words(given: QueueHealth) -> str:
     (only,) = troubles_of(given)
     return only.words
 

@@ -18,7 +18,7 @@ from veil.client.blocking import BlockingClient, find_target
 from veil.console.audit import AuditFile
 from veil.console.pages.timeouts import RIGHT, TOO_LONG, verdict
 from veil.core import autopilot
-from veil.core.autopilot import AutopilotState, Decision, Kind, Prediction, QueueState
+from veil.core.autopilot import AutopilotState, Decision, DecisionKind, Prediction, QueueState
 from veil.core.findings import FILE, VERSION, Finding, Findings, encode
 from veil.testing import VeilServer
 
@@ -156,8 +156,8 @@ def piloted(tables: Path, **given: Any) -> None:
         crashed=0.0, work_s=20.0,
     )  # fmt: skip
     change = Decision(
-        kind=Kind.CHANGE, code="change 120", reason="30 s to 2 min", at_ms=1_000, before_s=30, after_s=120, bound="step=4",
-        prediction=told,
+        kind=DecisionKind.CHANGE, code="change 120", reason="30 s to 2 min", at_ms=1_000, before_s=30, after_s=120,
+        bound="step=4", prediction=told,
     )  # fmt: skip
     queue = QueueState(mode="apply", seen_s=120, last=change, change=change)
     state = AutopilotState(**OWN, queues={"orders": replace(queue, **given)})
@@ -180,8 +180,8 @@ def test_what_the_autopilot_decided_stands_beside_the_evidence(
     assert "62 % of the attempts failed." in text
     assert "What it decided" not in text
     decided = Decision(
-        kind=Kind.CHANGE, code="", reason="30 s to 2 min", at_ms=1_000, before_s=30, after_s=120, attempts=500, p50_s=20.0,
-        p99_s=90.0,
+        kind=DecisionKind.CHANGE, code="", reason="30 s to 2 min", at_ms=1_000, before_s=30, after_s=120, attempts=500,
+        p50_s=20.0, p99_s=90.0,
     )  # fmt: skip
     with closing(BlockingClient(find_target(server.endpoint_url, None))) as client:
         SharedAudit(AuditFile(tables / "audit.jsonl"), ClientQueues(client)).asked(
@@ -199,7 +199,7 @@ def test_what_the_autopilot_decided_stands_beside_the_evidence(
 
 
 def test_a_timeout_that_the_autopilot_finds_right_by_its_cost_is_right():
-    right = Decision(kind=Kind.NOTHING, code=autopilot.RIGHT, reason="", at_ms=1_000)
+    right = Decision(kind=DecisionKind.NOTHING, code=autopilot.RIGHT, reason="", at_ms=1_000)
     finding = a_finding("orders", present_s=3_600)
     assert verdict(finding, 3_600) == TOO_LONG
     assert verdict(finding, 3_600, QueueState(seen_s=3_600, last=right)) == RIGHT

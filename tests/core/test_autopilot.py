@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from veil.core.autopilot import (
     DAY_MS,
     Attempts,
+    AutopilotPolicy,
     AutopilotState,
-    Kind,
+    DecisionKind,
     Mode,
-    Policy,
     PolicyUnreadable,
     Prediction,
     QueueState,
@@ -30,7 +30,7 @@ from veil.core.autopilot import (
 from veil.core.findings import CLEAR, LIKELY, NO_RENEWAL, NOT_ENOUGH, Candidate, Finding, WithPolicy
 
 NOW = 20_000 * DAY_MS
-APPLY = Policy(mode=Mode.APPLY)
+APPLY = AutopilotPolicy(mode=Mode.APPLY)
 
 
 def a_finding(recommended_s: int | None = 240, present_s: float = 30, certainty: str = CLEAR) -> Finding:
@@ -80,12 +80,12 @@ def a_watch(before_s: int = 240, after_s: int = 60, **given: float) -> Watch:
 
 def test_a_policy_is_read_from_the_text_of_a_tag():
     policy = read_policy("apply least=30s greatest=15m step=4 every=6h rest=2d target=0.01 renewal=adaptive")
-    assert policy == Policy(
+    assert policy == AutopilotPolicy(
         mode=Mode.APPLY, least_s=30, greatest_s=900, step=4.0, every_s=21_600, rest_s=172_800, target=0.01,
         renewal="adaptive",
     )  # fmt: skip
-    assert read_policy("advise") == Policy(mode=Mode.ADVISE)
-    assert Policy().mode is Mode.OFF
+    assert read_policy("advise") == AutopilotPolicy(mode=Mode.ADVISE)
+    assert AutopilotPolicy().mode is Mode.OFF
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_text_that_is_no_policy_is_refused_with_what_was_expected(text: str):
 def test_a_timeout_that_is_too_short_is_lengthened_with_what_that_means():
     decision = decide(APPLY, a_finding(), a_state(), 30, NOW)
     assert (decision.kind, decision.before_s, decision.after_s, decision.bound) == (
-        Kind.CHANGE,
+        DecisionKind.CHANGE,
         30,
         240,
         None,
@@ -121,65 +121,66 @@ def test_a_change_that_is_to_show_how_long_work_takes_says_so():
 
 
 def test_where_only_advice_is_allowed_the_same_is_advised():
-    decision = decide(Policy(mode=Mode.ADVISE), a_finding(), a_state(), 30, NOW)
-    assert (decision.kind, decision.after_s) == (Kind.ADVISE, 240)
+    decision = decide(AutopilotPolicy(mode=Mode.ADVISE), a_finding(), a_state(), 30, NOW)
+    assert (decision.kind, decision.after_s) == (DecisionKind.ADVISE, 240)
 
 
 @pytest.mark.parametrize(
     ("policy", "after_s", "bound"),
     [
-        (Policy(mode=Mode.APPLY, step=4.0), 120, "step=4"),
-        (Policy(mode=Mode.APPLY, greatest_s=90), 90, "greatest=90s"),
-        (Policy(mode=Mode.APPLY, least_s=300), 300, "least=300s"),
+        (AutopilotPolicy(mode=Mode.APPLY, step=4.0), 120, "step=4"),
+        (AutopilotPolicy(mode=Mode.APPLY, greatest_s=90), 90, "greatest=90s"),
+        (AutopilotPolicy(mode=Mode.APPLY, least_s=300), 300, "least=300s"),
     ],
 )
-def test_a_bound_that_limits_a_change_is_named(policy: Policy, after_s: int, bound: str):
+def test_a_bound_that_limits_a_change_is_named(policy: AutopilotPolicy, after_s: int, bound: str):
     decision = decide(policy, a_finding(), a_state(), 30, NOW)
-    assert (decision.kind, decision.after_s, decision.bound) == (Kind.CHANGE, after_s, bound)
+    assert (decision.kind, decision.after_s, decision.bound) == (DecisionKind.CHANGE, after_s, bound)
 
 
 def test_a_bound_that_allows_no_step_leaves_the_queue_alone():
-    decision = decide(Policy(mode=Mode.APPLY, greatest_s=30), a_finding(), a_state(), 30, NOW)
-    assert (decision.kind, decision.code) == (Kind.NOTHING, "bound greatest=30s")
+    decision = decide(AutopilotPolicy(mode=Mode.APPLY, greatest_s=30), a_finding(), a_state(), 30, NOW)
+    assert (decision.kind, decision.code) == (DecisionKind.NOTHING, "bound greatest=30s")
 
 
 @pytest.mark.parametrize(("certainty", "code"), [(LIKELY, "not clear"), (NOT_ENOUGH, "not enough evidence")])
 def test_only_clear_evidence_changes_anything(certainty: str, code: str):
     decision = decide(APPLY, a_finding(certainty=certainty), a_state(), 30, NOW)
-    assert (decision.kind, decision.code) == (Kind.NOTHING, code)
+    assert (decision.kind, decision.code) == (DecisionKind.NOTHING, code)
 
 
 @pytest.mark.parametrize("now_s", [200, 240, 299])
 def test_a_timeout_that_costs_hardly_more_than_the_recommended_one_is_right(now_s: int):
     decision = decide(APPLY, a_finding(present_s=now_s), a_state(), now_s, NOW)
-    assert (decision.kind, decision.code) == (Kind.NOTHING, "right")
+    assert (decision.kind, decision.code) == (DecisionKind.NOTHING, "right")
 
 
 def test_a_timeout_that_costs_little_is_not_right_where_the_owner_allows_fewer_duplicates():
-    strict = Policy(mode=Mode.APPLY, target=0.001)
+    strict = AutopilotPolicy(mode=Mode.APPLY, target=0.001)
     assert decide(strict, a_finding(present_s=200), a_state(), 200, NOW).after_s == 240
 
 
 def test_a_fourth_change_in_a_week_is_made_only_where_it_saves_half_or_the_work_has_changed():
     state = a_state(changes_ms=(NOW - 6 * DAY_MS, NOW - 5 * DAY_MS, NOW - 2 * DAY_MS))
     assert decide(APPLY, a_finding(present_s=180), state, 180, NOW).code == "three a week"
-    assert decide(APPLY, a_finding(present_s=180), state, 180, NOW + 2 * DAY_MS).kind is Kind.CHANGE
-    assert decide(APPLY, a_finding(present_s=30), state, 30, NOW).kind is Kind.CHANGE
+    assert decide(APPLY, a_finding(present_s=180), state, 180, NOW + 2 * DAY_MS).kind is DecisionKind.CHANGE
+    assert decide(APPLY, a_finding(present_s=30), state, 30, NOW).kind is DecisionKind.CHANGE
 
 
 def test_shorter_waits_for_a_whole_day_of_the_same_work_and_longer_does_not():
     young = a_state(memory_ms=NOW - DAY_MS + 1)
     assert decide(APPLY, a_finding(present_s=600), young, 600, NOW).code == "not a day"
     assert (
-        decide(APPLY, a_finding(present_s=600), a_state(memory_ms=NOW - DAY_MS), 600, NOW).kind is Kind.CHANGE
+        decide(APPLY, a_finding(present_s=600), a_state(memory_ms=NOW - DAY_MS), 600, NOW).kind
+        is DecisionKind.CHANGE
     )
-    assert decide(APPLY, a_finding(), young, 30, NOW).kind is Kind.CHANGE
+    assert decide(APPLY, a_finding(), young, 30, NOW).kind is DecisionKind.CHANGE
 
 
 def test_one_change_in_so_many_hours():
     state = a_state(changed_ms=NOW - APPLY.every_s * 1000 + 1)
     assert decide(APPLY, a_finding(), state, 30, NOW).code == "one at a time"
-    assert decide(APPLY, a_finding(), state, 30, NOW + 1).kind is Kind.CHANGE
+    assert decide(APPLY, a_finding(), state, 30, NOW + 1).kind is DecisionKind.CHANGE
 
 
 def test_a_queue_rests_after_a_change_was_taken_back():
@@ -195,24 +196,24 @@ def test_consumers_that_ask_for_a_timeout_of_their_own_are_left_alone():
 
 def test_more_overruns_than_predicted_take_a_shorter_timeout_back_soon():
     said, why = judge(a_watch(), 0.001, Attempts(40, 12, 0), NOW)
-    assert said is Kind.TAKE_BACK
+    assert said is DecisionKind.TAKE_BACK
     assert "12 of 40 attempts" in why
 
 
 def test_a_prediction_of_quick_work_does_not_excuse_that_most_of_it_is_slow():
     # Work of 0.6 s may be done twice nine times in ten rather than hidden for 300 s after one crash in 500: if it were so quick.
     quick = a_watch(300, 5, recovery_before_s=290.0, recovery_after_s=4.5, crashed=0.002, work_s=0.6)
-    assert judge(quick, 1.0, Attempts(40, 22, 0), NOW)[0] is Kind.TAKE_BACK
+    assert judge(quick, 1.0, Attempts(40, 22, 0), NOW)[0] is DecisionKind.TAKE_BACK
 
 
 def test_as_many_overruns_as_predicted_are_kept_when_there_is_enough_to_see():
     assert judge(a_watch(), 0.001, Attempts(300, 0, 0), NOW)[0] is None
-    assert judge(a_watch(), 0.001, Attempts(5_000, 5, 0), NOW)[0] is Kind.KEEP
+    assert judge(a_watch(), 0.001, Attempts(5_000, 5, 0), NOW)[0] is DecisionKind.KEEP
 
 
 def test_where_there_is_not_enough_to_see_in_time_the_change_is_kept_and_says_so():
     said, why = judge(a_watch(), 0.001, Attempts(3, 0, 0), NOW + DAY_MS)
-    assert said is Kind.KEEP
+    assert said is DecisionKind.KEEP
     assert "could be seen in time" in why
 
 
@@ -227,10 +228,10 @@ def test_a_longer_timeout_is_taken_back_when_crashes_make_it_dearer_than_the_old
         crashed=0.0001,
     )
     # Per attempt 0.01 * 20 s of double work were saved: 170 s more of hiding are worth it up to 0.12 % of crashes.
-    assert judge(longer, 0.001, Attempts(10_000, 0, 5), NOW)[0] is Kind.KEEP
-    assert judge(longer, 0.001, Attempts(10_000, 0, 200), NOW)[0] is Kind.TAKE_BACK
+    assert judge(longer, 0.001, Attempts(10_000, 0, 5), NOW)[0] is DecisionKind.KEEP
+    assert judge(longer, 0.001, Attempts(10_000, 0, 200), NOW)[0] is DecisionKind.TAKE_BACK
     # Overruns are no fault of a longer timeout, and a return would make them more.
-    assert judge(longer, 0.001, Attempts(10_000, 500, 5), NOW)[0] is Kind.KEEP
+    assert judge(longer, 0.001, Attempts(10_000, 500, 5), NOW)[0] is DecisionKind.KEEP
 
 
 def test_a_right_change_is_hardly_ever_taken_back_however_often_one_looks():
@@ -242,7 +243,7 @@ def test_a_right_change_is_hardly_ever_taken_back_however_often_one_looks():
             hits += sum(chance.random() < 0.001 for _ in range(20))
             said, _ = judge(watch, 0.001, Attempts(count, hits, 0), NOW)
             if said is not None:
-                taken_back += said is Kind.TAKE_BACK
+                taken_back += said is DecisionKind.TAKE_BACK
                 break
     assert taken_back <= 2  # 0.3 expected; more than two once in three hundred times
 

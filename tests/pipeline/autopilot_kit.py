@@ -21,7 +21,7 @@ from tests.pipeline.journal_kit import (
 from veil.cli.autopilot import ClientQueues, SharedAudit
 from veil.client.blocking import BlockingClient, find_target
 from veil.console.audit import AuditFile
-from veil.core.autopilot import Decision, Policy
+from veil.core.autopilot import AutopilotPolicy, Decision
 from veil.journal.storage import Storage
 from veil.pipeline.autopilot.loop import Autopilot, JournalHealth
 from veil.pipeline.lifecycles.run import run_lifecycles
@@ -88,7 +88,7 @@ class World:
             refresh=lambda: run_lifecycles(no_spark, self.journal, self.tables),
             health=lambda: self.health,
             now_ms=given.pop("now_ms", lambda: self.now_ms),
-            default=Policy(),
+            default=AutopilotPolicy(),
             tell=lambda queue, state, decision: self.told.append((queue, decision)),
             **given,
         )

@@ -10,7 +10,7 @@ import msgspec
 import typer.main
 
 from veil.cli.pipeline import pipeline_app
-from veil.core.autopilot import Policy
+from veil.core.autopilot import AutopilotPolicy
 from veil.core.findings import CLEAR, NO_RENEWAL, NOT_ENOUGH, Finding
 from veil.pipeline.autopilot.evidence import advice_on
 
@@ -39,35 +39,35 @@ def parsed(command: list[str]) -> Any:
 
 
 def test_a_queue_that_is_well_gets_no_advice() -> None:
-    assert advice_on(WHOLE, [a_type("a", 50), a_type("b", 60)], Policy()) == {}
+    assert advice_on(WHOLE, [a_type("a", 50), a_type("b", 60)], AutopilotPolicy()) == {}
 
 
 def test_attempts_that_mostly_fail_are_pointed_out() -> None:
     failing = msgspec.structs.replace(WHOLE, failed=6_200)
-    (advice,) = advice_on(failing, [], Policy()).values()
+    (advice,) = advice_on(failing, [], AutopilotPolicy()).values()
     assert advice.startswith("62 % of the attempts failed, which no timeout can fix")
-    assert advice_on(msgspec.structs.replace(WHOLE, failed=4_900), [], Policy()) == {}
+    assert advice_on(msgspec.structs.replace(WHOLE, failed=4_900), [], AutopilotPolicy()) == {}
 
 
 def test_long_work_without_renewal_is_told_to_renew() -> None:
     long = msgspec.structs.replace(WHOLE, recommended_timeout_s=1_800, p999_s=1_500.0)
-    (advice,) = advice_on(long, [], Policy()).values()
+    (advice,) = advice_on(long, [], AutopilotPolicy()).values()
     assert "let the consumers renew" in advice
-    assert advice_on(long, [], Policy(renewal="adaptive")) == {}
+    assert advice_on(long, [], AutopilotPolicy(renewal="adaptive")) == {}
 
 
 def test_long_work_that_is_given_up_at_its_deadline_is_told_to_renew() -> None:
     given_up = msgspec.structs.replace(
         WHOLE, recommended_timeout_s=None, certainty=NOT_ENOUGH, present_timeout_s=900.0, censored=3_000
     )
-    (advice,) = advice_on(given_up, [], Policy()).values()
+    (advice,) = advice_on(given_up, [], AutopilotPolicy()).values()
     assert advice.startswith("30 % of the work is given up at its deadline, after 15 min")
-    assert advice_on(given_up, [], Policy(renewal="adaptive")) == {}
+    assert advice_on(given_up, [], AutopilotPolicy(renewal="adaptive")) == {}
 
 
 def test_types_that_differ_get_queues_of_their_own_by_a_command_that_can_be_run() -> None:
     (advice,) = advice_on(
-        WHOLE, [a_type("mail", 10), a_type("export", 900), a_type("rare", 9_000, 50)], Policy()
+        WHOLE, [a_type("mail", 10), a_type("export", 900), a_type("rare", 9_000, 50)], AutopilotPolicy()
     ).values()
     assert "messages of type mail need 10 s and those of type export 15 min" in advice
     (command,) = commands_in(advice)
@@ -77,5 +77,5 @@ def test_types_that_differ_get_queues_of_their_own_by_a_command_that_can_be_run(
 
 
 def test_the_report_that_failures_are_looked_up_in_is_a_command() -> None:
-    (advice,) = advice_on(msgspec.structs.replace(WHOLE, failed=6_200), [], Policy()).values()
+    (advice,) = advice_on(msgspec.structs.replace(WHOLE, failed=6_200), [], AutopilotPolicy()).values()
     assert [parsed(command).info_name for command in commands_in(advice)] == ["report"]

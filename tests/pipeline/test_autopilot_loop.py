@@ -11,7 +11,7 @@ import pytest
 
 from tests.pipeline.autopilot_kit import HOUR_MS, QUICKLY, REGION, World, a_world, quick, slow
 from tests.pipeline.test_autopilot_advice import WHOLE
-from veil.core.autopilot import RESUME_TAG, Kind
+from veil.core.autopilot import RESUME_TAG, DecisionKind
 from veil.core.findings import Findings
 from veil.journal.storage import Storage
 from veil.pipeline.autopilot.loop import JournalHealth
@@ -161,7 +161,9 @@ def test_what_a_timeout_cannot_mend_is_recorded_once_and_told_once_a_day(world: 
         pilot.look_at_all()
     (advice,) = world.actions("advise")
     assert advice["detail"].startswith("62 % of the attempts failed")
-    assert [told.reason for _, told in world.told if told.kind is Kind.ADVISE] == [advice["detail"]] * 2
+    assert [told.reason for _, told in world.told if told.kind is DecisionKind.ADVISE] == [
+        advice["detail"]
+    ] * 2
 
 
 # ---- what cannot be relied on

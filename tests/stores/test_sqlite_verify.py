@@ -117,7 +117,7 @@ SPOILED = {
     "UPDATE queue SET settings = '{' WHERE id = 2": "settings unreadable",
     "UPDATE queue SET tags = '[]' WHERE id = 2": "tags unreadable",
     "UPDATE clock_mark SET last_seq = 5": "the highest given out is said to be 5",
-    "DELETE FROM clock_mark": "no mark",
+    "DELETE FROM clock_mark": "the mark is missing",
     "DELETE FROM meta": "receipt key",
     "UPDATE attempt SET claims = 'x'": "attempt one",
     "UPDATE hold SET members = x'c1' WHERE batch = 1": "hold epoch/1/0: unreadable",

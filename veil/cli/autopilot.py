@@ -51,7 +51,7 @@ from veil.core.autopilot import (
     RESUME_TAG,
     AutopilotState,
     Decision,
-    Kind,
+    DecisionKind,
     PolicyUnreadable,
     QueueState,
     StateUnreadable,
@@ -103,7 +103,7 @@ class ClientQueues:
 
     def undo_command(self, queue: str, decision: Decision) -> str | None:
         """The command that undoes this change; None where nothing was changed."""
-        if decision.kind not in (Kind.CHANGE, Kind.TAKE_BACK):
+        if decision.kind not in (DecisionKind.CHANGE, DecisionKind.TAKE_BACK):
             return None
         target = self._client.target
         where = f"--endpoint {target.endpoint} --region {target.region}"
@@ -122,14 +122,14 @@ class SharedAudit:
 
     def asked(self, entry_id: str, queue: str, decision: Decision, outcome: str | None = None) -> None:
         """A decision: one that is being carried out, or one with its outcome."""
-        from veil.console.audit import ASKED, AuditEntry, as_line, instant
+        from veil.console.audit import ASKED, AuditEntry, as_line
 
         differences, undo = [], self._queues.undo_command(queue, decision)
         if decision.after_s is not None and decision.before_s not in (None, decision.after_s):
             lengths = (words.exact_length(decision.before_s), words.exact_length(decision.after_s))
             differences = [["Visibility timeout", *lengths]]
         entry = AuditEntry(
-            id=entry_id, at=instant(int(time.time() * 1000)), who="autopilot", role="autopilot", address="",
+            id=entry_id, at=words.iso(time.time() * 1000), who="autopilot", role="autopilot", address="",
             account=self._queues.account(queue), action=f"autopilot: {decision.kind.value}", target=queue,
             differences=differences, commands=[undo] if undo else [], outcome=outcome or ASKED, detail=decision.told,
         )  # fmt: skip
@@ -336,7 +336,7 @@ def status(tables: Storage, as_json: AsJson = False) -> None:
     state = _state(tables)
     if state.problem is not None:
         talk(f"no timeouts are changed for now: {inert(state.problem)}")
-    none = Decision(kind=Kind.NOTHING, code="", reason="not checked yet", at_ms=0)
+    none = Decision(kind=DecisionKind.NOTHING, code="", reason="not checked yet", at_ms=0)
     queues = sorted(state.queues.items())
     if as_json:
         for name, each in queues:

@@ -42,7 +42,7 @@ _OLD_TRANSACTION_S: Final = 300
 _COLOURS: Final[dict[Verdict, str]] = {"ok": "32", "skip": "2", "warn": "33", "fail": "31"}
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """What one check came to."""
 
     check: str
@@ -51,9 +51,9 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-def _first(cases: Iterable[tuple[bool, Finding]]) -> list[Finding]:
+def _first(cases: Iterable[tuple[bool, CheckResult]]) -> list[CheckResult]:
     """Of the findings whose condition holds, the first of each check."""
-    found: dict[str, Finding] = {}
+    found: dict[str, CheckResult] = {}
     for holds, finding in cases:
         if holds:
             found.setdefault(finding.check, finding)
@@ -70,7 +70,7 @@ def doctor(as_json: AsJson = False, endpoint: Endpoint = None, region: Region = 
     target = service_target(endpoint, region)
     answered = check_server(target)
     findings = [
-        Finding("python", "ok", platform.python_version()),
+        CheckResult("python", "ok", platform.python_version()),
         check_sqlite(),
         *check_settings(),
         *answered,
@@ -92,25 +92,25 @@ def doctor(as_json: AsJson = False, endpoint: Endpoint = None, region: Region = 
 # ---- this machine
 
 
-def check_sqlite() -> Finding:
+def check_sqlite() -> CheckResult:
     """Is the SQLite that Veil's driver brings along, or was built with, new enough?"""
     import apsw
 
     version = apsw.sqlite_lib_version()
     if tuple(int(part) for part in version.split(".")) < SQLITE_MIN:
-        return Finding("sqlite", "fail", version, "upgrade: pip install --upgrade apsw")
-    return Finding("sqlite", "ok", version)
+        return CheckResult("sqlite", "fail", version, "upgrade: pip install --upgrade apsw")
+    return CheckResult("sqlite", "ok", version)
 
 
 # ---- the settings, and whether a server could start here with them
 
 
-def check_settings() -> list[Finding]:
+def check_settings() -> list[CheckResult]:
     """Are the server's settings valid, and could it start here with them?"""
     try:
         settings = server_settings({})
     except ArgumentWrong as error:
-        return [Finding("settings", "fail", str(error), "correct it; see: veil config show")]
+        return [CheckResult("settings", "fail", str(error), "correct it; see: veil config show")]
     from veil.server.make_store import is_on_postgres
 
     if is_on_postgres(settings):
@@ -118,10 +118,10 @@ def check_settings() -> list[Finding]:
     else:
         store = check_data(settings.data)
     checked = [*check_tls(settings), *store, check_journal(settings), check_port(settings)]
-    return [Finding("settings", "ok", "valid"), *checked]
+    return [CheckResult("settings", "ok", "valid"), *checked]
 
 
-def check_tls(settings: Settings) -> list[Finding]:
+def check_tls(settings: Settings) -> list[CheckResult]:
     """Will clients accept the server's certificate, and for how long, if it has one?"""
     from veil.server.settings import SettingsError
     from veil.server.tls import Tls
@@ -131,14 +131,14 @@ def check_tls(settings: Settings) -> list[Finding]:
     try:
         certificate = Tls(settings).certificate
     except SettingsError as error:
-        return [Finding("TLS", "fail", str(error), "correct it; the server does not start like this")]
+        return [CheckResult("TLS", "fail", str(error), "correct it; the server does not start like this")]
     if certificate.expires is None:
-        return [Finding("TLS", "fail", f"{settings.tls_cert}: {certificate.text}", "install a new one")]
+        return [CheckResult("TLS", "fail", f"{settings.tls_cert}: {certificate.text}", "install a new one")]
     left_days = (certificate.expires.timestamp() - time.time()) / 86_400
     if left_days < CERTIFICATE_WARN_DAYS:
         advice = "install a new one; a running server takes it up by itself"
-        return [Finding("TLS", "warn", f"{certificate.text} ({left_days:.0f} days left)", advice)]
-    return [Finding("TLS", "ok", certificate.text)]
+        return [CheckResult("TLS", "warn", f"{certificate.text} ({left_days:.0f} days left)", advice)]
+    return [CheckResult("TLS", "ok", certificate.text)]
 
 
 def _nearest(path: Path) -> tuple[Path, bool]:
@@ -147,24 +147,24 @@ def _nearest(path: Path) -> tuple[Path, bool]:
     return nearest, nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 
-def check_data(data: Path) -> list[Finding]:
+def check_data(data: Path) -> list[CheckResult]:
     """Can the data directory be written, and is there room?"""
     # What is not there yet is made by the server, if the directory above lets it.
     nearest, is_writable = _nearest(data)
     if not nearest.is_dir():
         advice = "name another with --data or VEIL_DATA"
-        return [Finding("data directory", "fail", f"{nearest} is a file", advice)]
+        return [CheckResult("data directory", "fail", f"{nearest} is a file", advice)]
     if not is_writable:
         return [
-            Finding("data directory", "fail", f"{nearest} cannot be written", f"chown or chmod {nearest}")
+            CheckResult("data directory", "fail", f"{nearest} cannot be written", f"chown or chmod {nearest}")
         ]
     state = "" if nearest == data else " (not there yet: veil serve makes it)"
     free = shutil.disk_usage(nearest).free
     room, advice = f"{free / 2**30:.1f} GiB free", "make room, sends are refused when the disk is full"
-    space = Finding("disk space", "ok", room)
+    space = CheckResult("disk space", "ok", room)
     if free < DISK_WARN_BYTES:
-        space = Finding("disk space", "fail" if free < DISK_FAIL_BYTES else "warn", room, advice)
-    return [Finding("data directory", "ok", f"{data}{state}"), space]
+        space = CheckResult("disk space", "fail" if free < DISK_FAIL_BYTES else "warn", room, advice)
+    return [CheckResult("data directory", "ok", f"{data}{state}"), space]
 
 
 _DATABASE_FACTS: Final = """
@@ -177,12 +177,12 @@ SELECT current_setting('server_version'), current_setting('server_version_num'):
 """
 
 
-def check_database(dsn: str) -> list[Finding]:
+def check_database(dsn: str) -> list[CheckResult]:
     """Could a node work on this database, and does anything about it want attention?"""
     try:
         need_driver(dsn)
     except CommandFailed as problem:
-        return [Finding("database", "fail", str(problem))]
+        return [CheckResult("database", "fail", str(problem))]
     import psycopg
 
     from veil.stores.postgres.connection import parse_dsn
@@ -195,7 +195,7 @@ def check_database(dsn: str) -> list[Finding]:
     except psycopg.Error as error:
         reason = (str(error).strip().splitlines() or ["no answer"])[0]
         advice = "check VEIL_STORE and the server"
-        return [Finding("database", "fail", f"{without_password(dsn)}: {reason}", advice)]
+        return [CheckResult("database", "fail", f"{without_password(dsn)}: {reason}", advice)]
     assert row is not None
     version, number, fsync, commit, is_standby, standbys, standby_names, oldest_s = row
     where = f"PostgreSQL {version.split()[0]} at {without_password(dsn)}"
@@ -207,45 +207,47 @@ def check_database(dsn: str) -> list[Finding]:
     vacuum = "end it: vacuum can remove nothing that died since, and receives get slower"
     return _first(
         (
-            (number < VERSION_MIN * 10_000, Finding("database", "fail", where, new)),
-            (is_standby, Finding("database", "fail", f"{where} is a standby", "add target_session_attrs=read-write")),
-            (True, Finding("database", "ok", where)),
-            (fsync != "on", Finding("durability", "fail", "fsync=off", "set fsync=on: a crash would lose messages")),
-            (is_lax, Finding("durability", "warn", f"synchronous_commit={commit}", f"set synchronous_commit=on: {later}")),
-            (not standby_names, Finding("durability", "ok", f"one machine, no synchronous standby: {alone}")),
-            (not standbys, Finding("durability", "fail", "no synchronous standby is connected", waits)),
-            (True, Finding("durability", "ok", f"{standbys} synchronous standby(s) connected")),
-            (oldest_s >= _OLD_TRANSACTION_S, Finding("transactions", "warn", f"one has been open for {oldest_s} s", vacuum)),
+            (number < VERSION_MIN * 10_000, CheckResult("database", "fail", where, new)),
+            (is_standby, CheckResult("database", "fail", f"{where} is a standby", "add target_session_attrs=read-write")),
+            (True, CheckResult("database", "ok", where)),
+            (fsync != "on", CheckResult("durability", "fail", "fsync=off", "set fsync=on: a crash would lose messages")),
+            (is_lax, CheckResult("durability", "warn", f"synchronous_commit={commit}", f"set synchronous_commit=on: {later}")),
+            (not standby_names, CheckResult("durability", "ok", f"one machine, no synchronous standby: {alone}")),
+            (not standbys, CheckResult("durability", "fail", "no synchronous standby is connected", waits)),
+            (True, CheckResult("durability", "ok", f"{standbys} synchronous standby(s) connected")),
+            (oldest_s >= _OLD_TRANSACTION_S, CheckResult("transactions", "warn", f"one has been open for {oldest_s} s", vacuum)),
         )
     )  # fmt: skip
 
 
-def check_journal(settings: Settings) -> Finding:
+def check_journal(settings: Settings) -> CheckResult:
     """Can the journal be reached and written, if there is one?"""
     from veil.journal.storage import Storage, read_mark
     from veil.server.make_store import journal_location
 
     where = journal_location(settings)
     if where is None:
-        return Finding("journal", "skip", "off")
+        return CheckResult("journal", "skip", "off")
     try:
         place = Storage.at(where)
         marked = read_mark(place) is not None
     except VeilError as problem:
-        return Finding("journal", "fail", str(problem), "name another location with VEIL_JOURNAL")
+        return CheckResult("journal", "fail", str(problem), "name another location with VEIL_JOURNAL")
     except OSError as problem:
         # Events wait in the outbox, so nothing is lost yet.
         reason = problem.strerror or str(problem).partition("\n")[0]
-        return Finding("journal", "warn", f"{place.uri}: {reason}", "check the location and its credentials")
+        return CheckResult(
+            "journal", "warn", f"{place.uri}: {reason}", "check the location and its credentials"
+        )
     if place.is_local:
         nearest, is_writable = _nearest(Path(place.uri))
         if not is_writable:
             advice = f"chown or chmod {nearest}, or name another with VEIL_JOURNAL"
-            return Finding("journal", "fail", f"{nearest} cannot be written", advice)
-    return Finding("journal", "ok", place.uri if marked else f"{place.uri} (nothing exported yet)")
+            return CheckResult("journal", "fail", f"{nearest} cannot be written", advice)
+    return CheckResult("journal", "ok", place.uri if marked else f"{place.uri} (nothing exported yet)")
 
 
-def check_port(settings: Settings) -> Finding:
+def check_port(settings: Settings) -> CheckResult:
     """Could a server listen on its port, or does one already?"""
     where = f"{settings.host}:{settings.port}"
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
@@ -255,15 +257,17 @@ def check_port(settings: Settings) -> Finding:
             probe.bind((settings.host, settings.port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                return Finding("port", "ok", f"{where} is in use, by the server if one answers below")
-            return Finding("port", "fail", f"{where}: {error.strerror}", "choose another --host or --port")
-    return Finding("port", "ok", f"{where} is free")
+                return CheckResult("port", "ok", f"{where} is in use, by the server if one answers below")
+            return CheckResult(
+                "port", "fail", f"{where}: {error.strerror}", "choose another --host or --port"
+            )
+    return CheckResult("port", "ok", f"{where} is free")
 
 
 # ---- the server
 
 
-def check_server(target: ServiceTarget) -> list[Finding]:
+def check_server(target: ServiceTarget) -> list[CheckResult]:
     """Does a server answer, does it accept our key, and do its clock and ours agree?"""
     from veil.client.blocking import BlockingClient, CallFailed
 
@@ -277,17 +281,17 @@ def check_server(target: ServiceTarget) -> list[Finding]:
             said, advice = in_words(error), "check endpoint, keys and clock"
             text = said if endpoint in said else f"{endpoint} refused: {said}"
             return [
-                Finding("endpoint", "fail", text, advice),
+                CheckResult("endpoint", "fail", text, advice),
                 check_clock(server_page(endpoint, "/readyz").date),
             ]
         if no_answer.untrusted:
-            return [Finding("endpoint", "fail", in_words(error))]
+            return [CheckResult("endpoint", "fail", in_words(error))]
         # Nothing was asked for and nothing runs: a machine on which no server has been started yet.
         verdict: Verdict = "warn" if no_answer.refused and target.is_default else "fail"
         text = f"no server answers at {endpoint}"
-        return [Finding("endpoint", verdict, text, "start one with: veil serve")]
+        return [CheckResult("endpoint", verdict, text, "start one with: veil serve")]
     except ApiError as error:
-        return [Finding("endpoint", "fail", str(error))]
+        return [CheckResult("endpoint", "fail", str(error))]
     return [
         check_ready(endpoint),
         check_clock(server_page(endpoint, "/readyz").date),
@@ -295,15 +299,17 @@ def check_server(target: ServiceTarget) -> list[Finding]:
     ]
 
 
-def check_ready(endpoint: str) -> Finding:
+def check_ready(endpoint: str) -> CheckResult:
     """A server that answers may still not take messages; Veil's own says so."""
     page = server_page(endpoint, "/readyz")
     if page.status == HTTPStatus.SERVICE_UNAVAILABLE:
-        return Finding("endpoint", "fail", f"{endpoint} answers, but is not ready: {page.text[:200].strip()}")
-    return Finding("endpoint", "ok", f"{endpoint} answers")
+        return CheckResult(
+            "endpoint", "fail", f"{endpoint} answers, but is not ready: {page.text[:200].strip()}"
+        )
+    return CheckResult("endpoint", "ok", f"{endpoint} answers")
 
 
-def check_disk_speed(endpoint: str) -> Finding:
+def check_disk_speed(endpoint: str) -> CheckResult:
     """How slow the server's commits were within the last hour, by its own metrics."""
     lines = server_page(endpoint, "/metrics").text.splitlines()
     found = dict(line.split(" ", 1) for line in lines if " " in line)
@@ -311,29 +317,29 @@ def check_disk_speed(endpoint: str) -> Finding:
         p99_s, worst_s = (float(found[f"veil_commit_{name}_seconds"]) for name in ("p99", "worst"))
     except (KeyError, ValueError):
         text = "not checked: the server does not report how long its commits took"
-        return Finding("disk speed", "skip", text)
+        return CheckResult("disk speed", "skip", text)
     told = f"commits of the last hour: 99 of 100 within {p99_s * 1000:.0f} ms, the slowest {worst_s * 1000:.0f} ms"
     if worst_s * 1000 <= TROUBLE_MIN_MS:
-        return Finding("disk speed", "ok", told)
-    return Finding("disk speed", "warn", told, "renewals had to wait; check what else writes to the disk")
+        return CheckResult("disk speed", "ok", told)
+    return CheckResult("disk speed", "warn", told, "renewals had to wait; check what else writes to the disk")
 
 
-def check_clock(server_date: str | None, wall_s: float | None = None) -> Finding:
+def check_clock(server_date: str | None, wall_s: float | None = None) -> CheckResult:
     """How far the server's wall clock is from ours; only signatures depend on it."""
     try:
         server_s = parsedate_to_datetime(server_date or "").timestamp()
     except (TypeError, ValueError, IndexError):
-        return Finding("clock", "skip", "not checked: the server does not report its time")
+        return CheckResult("clock", "skip", "not checked: the server does not report its time")
     own_s = time.time() if wall_s is None else wall_s
     skew_s = max(0, round(abs(own_s - server_s)) - 1)  # the header has whole seconds
     text = f"{skew_s} s apart from the server's"
     advice = "set the clocks by NTP: signatures are refused beyond 15 minutes"
     if skew_s < SKEW_WARN_S:
-        return Finding("clock", "ok", text)
-    return Finding("clock", "fail" if skew_s >= SKEW_FAIL_S else "warn", text, advice)
+        return CheckResult("clock", "ok", text)
+    return CheckResult("clock", "fail" if skew_s >= SKEW_FAIL_S else "warn", text, advice)
 
 
-def check_credentials(target: ServiceTarget, answered: Sequence[Finding]) -> Finding:
+def check_credentials(target: ServiceTarget, answered: Sequence[CheckResult]) -> CheckResult:
     """Which key signs the requests, and whether the server has accepted it."""
     from veil.client.credentials import DUMMY
 
@@ -344,4 +350,4 @@ def check_credentials(target: ServiceTarget, answered: Sequence[Finding]) -> Fin
     else:
         checked = "accepted" if accepted == "ok" else "not checked"
         text = f"{checked}: key {key.key_id} from {key.origin}, region {target.region}"
-    return Finding("credentials", accepted, text)
+    return CheckResult("credentials", accepted, text)

@@ -6,7 +6,6 @@ import base64
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -31,6 +30,7 @@ from veil.cli.options import (
 from veil.cli.output import inert, one_line, progress_bar, say, say_json, show_list, talk, tell
 from veil.client.api import ApiError
 from veil.core import limits
+from veil.words import iso
 
 if TYPE_CHECKING:
     from veil.client.blocking import Answer, BlockingClient
@@ -137,7 +137,7 @@ def as_lines(message: Message) -> list[str]:
     """The message for people: who and when, its receipt, its attributes, then its body, indented."""
     facts = as_object(message)
     shown = {
-        name: _instant(value, "seconds") if name.endswith("_ms") else value for name, value in facts.items()
+        name: iso(value, " ", "seconds") if name.endswith("_ms") else value for name, value in facts.items()
     }
     lines = ["  ".join(words.format(shown[name]) for name, words in _HEAD.items() if name in shown)]
     if "receipt" in facts:
@@ -156,11 +156,6 @@ def _show(message: Message, *, as_json: bool) -> None:
     else:
         for line in as_lines(message):
             say(line)
-
-
-def _instant(at_ms: int, precision: str = "milliseconds") -> str:
-    at = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return at.isoformat(sep=" ", timespec=precision).replace("+00:00", "Z")
 
 
 # ---- peek and tail
@@ -383,8 +378,8 @@ def show(
 
 def say_stay(stay: Answer) -> None:
     """A message's time in one queue, attempt by attempt."""
-    left = "here now" if stay.get("Until") is None else f"{_words(stay['Went'])} {_instant(stay['Until'])}"
-    say(f"{inert(stay['QueueName'], keep='')}: {_words(stay['Came'])} {_instant(stay['Since'])}, {left}")
+    left = "here now" if stay.get("Until") is None else f"{_words(stay['Went'])} {iso(stay['Until'], ' ')}"
+    say(f"{inert(stay['QueueName'], keep='')}: {_words(stay['Came'])} {iso(stay['Since'], ' ')}, {left}")
     for attempt in stay.get("Attempts", ()):
         say_attempt(attempt)
 
@@ -394,7 +389,7 @@ def say_attempt(attempt: Answer) -> None:
     ended_at = attempt.get("EndedAt")
     held = "" if ended_at is None else f" after {(ended_at - attempt['ReceivedAt']) / 1000:g} s"
     by = f", by {attempt['Holder']}" if attempt.get("Holder") else ""
-    line = f"  attempt {attempt['Attempt']} {_instant(attempt['ReceivedAt'])}: {_words(attempt['Outcome'])}{held}{by}"
+    line = f"  attempt {attempt['Attempt']} {iso(attempt['ReceivedAt'], ' ')}: {_words(attempt['Outcome'])}{held}{by}"
     say(inert(line, keep=""))
     if attempt.get("ErrorType"):
         say(inert(f"    {attempt['ErrorType']}: {attempt.get('ErrorText') or ''}", keep=""))

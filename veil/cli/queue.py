@@ -323,7 +323,7 @@ def show(client: BlockingClient, name: QueueName, as_json: AsJson = False) -> No
         say(f"{inert(key, keep='').ljust(width)}  {inert(value, keep='')}")
 
 
-class Change(NamedTuple):
+class SettingChange(NamedTuple):
     """One setting before and after, as people read it; None where it was or will be absent."""
 
     setting: str
@@ -356,14 +356,14 @@ def edit(
     elif no_dead_letter:
         attributes["RedrivePolicy"] = ""
     found = [
-        Change(SETTINGS[key].label, old, new)
+        SettingChange(SETTINGS[key].label, old, new)
         for key, value in attributes.items()
         if (old := readable(key, before.get(key))) != (new := readable(key, value))
     ]
     tags = client.on_queue("ListQueueTags", name).get("Tags", {}) if added or untag else {}
     kept = {key: value for key, value in {**tags, **added}.items() if key not in (untag or ())}
     found_tags = [
-        Change(f"tag {key}", tags.get(key), kept.get(key))
+        SettingChange(f"tag {key}", tags.get(key), kept.get(key))
         for key in {**tags, **kept}
         if tags.get(key) != kept.get(key)
     ]
@@ -390,7 +390,7 @@ def _edited_redrive(
     return redrive_policy(client, dead_letter or target, max_receives or receives)
 
 
-def _show_difference(name: str, found: list[Change], *, as_json: bool) -> None:
+def _show_difference(name: str, found: list[SettingChange], *, as_json: bool) -> None:
     if as_json:
         for change in found:
             say_json({"queue": name, **change._asdict()})

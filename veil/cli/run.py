@@ -302,7 +302,7 @@ class Sources:
         return found
 
 
-class Worker:
+class ConsumerProcess:
     """One place among the workers: its process, and when the next one may be started."""
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -344,7 +344,7 @@ class Supervisor:
     """
 
     def __init__(self, commands: Sequence[Sequence[str]], *, watch: Path | None = None) -> None:
-        self._workers = [Worker(command) for command in commands]
+        self._workers = [ConsumerProcess(command) for command in commands]
         self._sources = Sources(watch) if watch is not None else None
         self._stopping = False
         self._code = 0
@@ -371,7 +371,7 @@ class Supervisor:
             for worker in self._workers:
                 worker.signal(signal.SIGKILL)
 
-    def _tended(self, worker: Worker, now_s: float) -> bool:
+    def _tended(self, worker: ConsumerProcess, now_s: float) -> bool:
         """Whether the worker runs or will run again."""
         if worker.process is None:
             if self._stopping:

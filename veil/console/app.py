@@ -65,19 +65,18 @@ class Console:
         scheme: str = "http",
         login_refusal: Callable[[Request], str | None] = lambda request: None,
         audit_file: Path | None = None,
-        journal: str | None = None,
         tables: Path | None = None,
         version: str = "",
     ) -> None:
-        """`login_refusal` says why a secret may not come by this request's way, None if it may. `journal` is where the
-        events are exported to, `tables` where the pipeline's findings are; None: nowhere."""
+        """`login_refusal` says why a secret may not come by this request's way, None if it may. `tables` is where
+        the pipeline's findings are; None: nowhere."""
         self.service = service
         self.activity = service.watch()
         assert self.activity.history is not None, "a console needs a service that is watched with a history"
         self.history = self.activity.history
         self.account, self.region, self.base_url, self.scheme = account, region, base_url, scheme
         self.login_refusal = login_refusal
-        self.journal, self.tables, self.version = journal, tables, version
+        self.tables, self.version = tables, version
         self.sessions = Sessions(service.clock, keys, account)
         self.login_rate_limit = LoginRateLimit(service.clock)
         self.audit = Audit(audit_file, service.clock)
@@ -85,7 +84,7 @@ class Console:
         self.notices = Notices()
         self.turns = service.turns
         self.depths = DepthCache(service)
-        self.journal_lookup = service.lives or JournalLookup(service.store, journal)
+        self.journal_lookup = service.lives or JournalLookup(service.store, None)
         self.findings_read: Any = (
             None  # the pipeline's findings, and what their file was then; kept by their page
         )

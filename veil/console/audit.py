@@ -10,7 +10,6 @@ import asyncio
 import os
 import secrets
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -18,6 +17,7 @@ import msgspec
 
 from veil.console.web import Refused
 from veil.core.clock import Clock
+from veil.words import iso
 
 ASKED: Final = "asked"  # and no word of how it ended: under way, or the server stopped in between
 DONE: Final = "done"
@@ -87,7 +87,7 @@ class Audit:
         of an entry."""
         entry = AuditEntry(
             id=secrets.token_hex(8),
-            at=instant(self._clock.wall_ms()),
+            at=iso(self._clock.wall_ms()),
             target=_cut(target),
             differences=[list(map(_cut, difference)) for difference in differences],
             commands=list(map(_cut, commands)),
@@ -154,12 +154,6 @@ class Audit:
 def as_line(entry: AuditEntry | AuditEnd) -> bytes:
     """An entry, or the end of one, as a line of the log."""
     return msgspec.json.encode(entry) + b"\n"
-
-
-def instant(wall_ms: int) -> str:
-    """An instant as entries have it."""
-    at = datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    return at.replace("+00:00", "Z")
 
 
 class AuditFile:

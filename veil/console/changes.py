@@ -151,7 +151,7 @@ class Difference(NamedTuple):
     after: str
 
 
-class Done(NamedTuple):
+class ChangeResult(NamedTuple):
     """What to say, and the page to say it on, where that is not the one to go back to."""
 
     notice: str
@@ -183,7 +183,7 @@ class Change:
     button: str
     back: str  # where to go instead, and afterwards unless there is a better place
     make: Callable[[], Awaitable[object]] = field(repr=False)
-    done: str = ""  # what to say afterwards, unless `make` gives a Done
+    done: str = ""  # what to say afterwards, unless `make` gives a ChangeResult
     then: str = ""  # where to go afterwards
     differences: Sequence[Difference] = ()
     commands: Sequence[str] = ()
@@ -229,7 +229,7 @@ class Change:
         except BaseException as error:
             await audit.ended(entry_id, FAILED, type(error).__name__)
             raise
-        notice, place = made if isinstance(made, Done) else (self.done, self.then)
+        notice, place = made if isinstance(made, ChangeResult) else (self.done, self.then)
         await audit.ended(entry_id, DONE, notice)
         return see_other(self.visit.with_notice(place or self.back, notice))
 

@@ -118,7 +118,7 @@ HOW: Final = {
 }
 
 
-class Mark(NamedTuple):
+class LifeMark(NamedTuple):
     """One sign of a drawing, from one place to another; life_marks.html draws it."""
 
     shape: str  # line, bar, tick, dot, cut or text
@@ -135,7 +135,7 @@ class LifeRow(NamedTuple):
     title: str
     words: str
     how: str  # a class: how it ended
-    marks: list[Mark]
+    marks: list[LifeMark]
     came: str = ""  # how a stay began, and when
     came_at_ms: int = 0
 
@@ -144,7 +144,7 @@ class Drawing(NamedTuple):
     """The rows, the axis under them, and how many rows were left out."""
 
     rows: list[LifeRow]
-    axis: list[Mark]
+    axis: list[LifeMark]
     cuts: list[str]
     left_out: int
     label: str
@@ -184,10 +184,10 @@ def _busy(life: Life, now_ms: int) -> list[tuple[int, int]]:
 def _stay_row(stay: Stay, scale: LifeScale, now_ms: int) -> LifeRow:
     end_ms = now_ms if stay.until_ms is None else stay.until_ms
     begin, end = scale.at(stay.since_ms), scale.at(end_ms)
-    marks = [Mark("line", "rail", begin, end), *_cuts(scale, begin, end)]
+    marks = [LifeMark("line", "rail", begin, end), *_cuts(scale, begin, end)]
     if stay.delayed_until_ms is not None:
         title = f"delayed until {utc(stay.delayed_until_ms)}"
-        marks.append(Mark("bar", "delay", begin, scale.at(stay.delayed_until_ms), title))
+        marks.append(LifeMark("bar", "delay", begin, scale.at(stay.delayed_until_ms), title))
     came = CAME.get(stay.came, stay.came)
     marks.append(_dot(begin, f"came-{stay.came}", f"{came} {utc(stay.since_ms)}"))
     words = []
@@ -206,16 +206,16 @@ def _lease_row(lease: LeaseLife, scale: LifeScale, now_ms: int) -> LifeRow:
     start = scale.at(lease.received_at_ms)
     end_ms = now_ms if lease.ended_at_ms is None else lease.ended_at_ms
     end, deadline = scale.at(end_ms), scale.at(lease.deadline_ms)
-    marks = [Mark("line", "ground", 0.0, 1.0)]
+    marks = [LifeMark("line", "ground", 0.0, 1.0)]
     if deadline > end:
-        marks.append(Mark("bar", "granted", start, deadline, f"granted until {utc(lease.deadline_ms)}"))
+        marks.append(LifeMark("bar", "granted", start, deadline, f"granted until {utc(lease.deadline_ms)}"))
     words = lease_words(lease)
     how = "failed" if lease.outcome is Outcome.FAILED else lease.how
-    marks.append(Mark("bar", f"held {how}", start, end, words))
+    marks.append(LifeMark("bar", f"held {how}", start, end, words))
     for event in lease.late[-_TICKS_MAX:]:
         late = scale.at(event.at_ms)
         if late > end:
-            marks.append(Mark("line", "overrun", end, late))
+            marks.append(LifeMark("line", "overrun", end, late))
         marks.append(_dot(late, "late", f"{_late_words(event.kind)} {utc(event.at_ms)}"))
     if lease.renewals:
         marks.append(
@@ -230,7 +230,7 @@ def _lease_row(lease: LeaseLife, scale: LifeScale, now_ms: int) -> LifeRow:
     return LifeRow("lease", f"Attempt {lease.delivery}", words, how, marks)
 
 
-def _cuts(scale: LifeScale, begin: float, end: float) -> list[Mark]:
+def _cuts(scale: LifeScale, begin: float, end: float) -> list[LifeMark]:
     return [_cut(cut) for cut in scale.cuts if begin <= cut.begin < end][:_CUTS_MAX]
 
 
@@ -274,28 +274,28 @@ def _late_words(kind: str) -> str:
     }.get(kind, kind)
 
 
-def _axis(scale: LifeScale, now_ms: int) -> list[Mark]:
-    marks = [Mark("line", "rail", 0.0, 1.0)]
+def _axis(scale: LifeScale, now_ms: int) -> list[LifeMark]:
+    marks = [LifeMark("line", "rail", 0.0, 1.0)]
     texts = [(0.0, "start", "0 s"), (1.0, "end", f"+{_length(scale.end_ms - scale.begin_ms)}")]
     if scale.begin_ms < now_ms < scale.end_ms:
         place = scale.at(now_ms)
-        marks.append(Mark("tick", "now", place, place, f"now {utc(now_ms)}"))
+        marks.append(LifeMark("tick", "now", place, place, f"now {utc(now_ms)}"))
         if 0.12 < place < 0.8:
             texts.append((place, "middle", "now"))
     marks += [_cut(cut) for cut in scale.cuts]
-    return marks + [Mark("text", side, place, place, text) for place, side, text in texts]
+    return marks + [LifeMark("text", side, place, place, text) for place, side, text in texts]
 
 
-def _tick(place: float, kind: str, title: str) -> Mark:
-    return Mark("tick", kind, place, place, title)
+def _tick(place: float, kind: str, title: str) -> LifeMark:
+    return LifeMark("tick", kind, place, place, title)
 
 
-def _dot(place: float, kind: str, title: str) -> Mark:
-    return Mark("dot", kind, place, place, title)
+def _dot(place: float, kind: str, title: str) -> LifeMark:
+    return LifeMark("dot", kind, place, place, title)
 
 
-def _cut(cut: Cut) -> Mark:
-    return Mark("cut", "cut", cut.begin, cut.end, f"{_length(cut.length_ms)}, drawn shorter")
+def _cut(cut: Cut) -> LifeMark:
+    return LifeMark("cut", "cut", cut.begin, cut.end, f"{_length(cut.length_ms)}, drawn shorter")
 
 
 def _length(length_ms: int) -> str:

@@ -61,7 +61,7 @@ class PolicyUnreadable(ValueError):
     """The text is no policy; says what was expected."""
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class AutopilotPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What the autopilot may do to one queue."""
 
     mode: Mode = Mode.OFF
@@ -81,7 +81,7 @@ _EXPECTED: Final = (
 _RENEWALS: Final = (NO_RENEWAL, "buffered", "heartbeat", "adaptive")
 
 
-def read_policy(text: str) -> Policy:
+def read_policy(text: str) -> AutopilotPolicy:
     """A policy such as `apply least=30s greatest=15m step=4 every=6h target=0.001`; raises PolicyUnreadable."""
     mode, *pairs = text.split() or [""]
     if mode not in tuple(Mode):
@@ -104,7 +104,7 @@ def read_policy(text: str) -> Policy:
             given[name] = value
         else:
             raise PolicyUnreadable(f"{pair!r}: expected {_EXPECTED}")
-    policy = Policy(**given)  # type: ignore[arg-type]
+    policy = AutopilotPolicy(**given)  # type: ignore[arg-type]
     if policy.least_s > policy.greatest_s:
         raise PolicyUnreadable(f"{text[:100]!r}: expected least to be at most greatest")
     return policy
@@ -113,7 +113,7 @@ def read_policy(text: str) -> Policy:
 # ---- state and decisions
 
 
-class Kind(StrEnum):
+class DecisionKind(StrEnum):
     """What was decided."""
 
     CHANGE = "change"
@@ -139,7 +139,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """One decision with its evidence. Two with the same `code` say the same: only the first of them is told."""
 
-    kind: Kind
+    kind: DecisionKind
     code: str
     reason: str  # a sentence for people
     at_ms: int
@@ -245,7 +245,9 @@ UNSETTLED: Final = ("not enough evidence", "not clear")  # codes: a few attempts
 RIGHT: Final = "right"
 
 
-def decide(policy: Policy, finding: Finding | None, state: QueueState, now_s: int, now_ms: int) -> Decision:
+def decide(
+    policy: AutopilotPolicy, finding: Finding | None, state: QueueState, now_s: int, now_ms: int
+) -> Decision:
     """What to do about a queue whose timeout is `now_s`, by what the attempts in its memory say.
 
     Longer is decided as soon as the evidence is clear. Shorter only where the memory covers a whole day: work is quick in
@@ -253,7 +255,7 @@ def decide(policy: Policy, finding: Finding | None, state: QueueState, now_s: in
     """
 
     def nothing(code: str, reason: str) -> Decision:
-        return _decision(Kind.NOTHING, code, reason, finding, now_s, now_ms)
+        return _decision(DecisionKind.NOTHING, code, reason, finding, now_s, now_ms)
 
     if finding is None or finding.recommended_timeout_s is None or finding.certainty == NOT_ENOUGH:
         why = "no attempts were seen yet" if finding is None else finding.missing or finding.reason
@@ -305,12 +307,12 @@ def decide(policy: Policy, finding: Finding | None, state: QueueState, now_s: in
     if after_s > now_s and before == after:
         means = finding.reason  # how long the work takes is what the change is to show
     said = f"{words.length(now_s)} to {words.length(after_s)}: {means}"
-    kind = Kind.CHANGE if policy.mode is Mode.APPLY else Kind.ADVISE
+    kind = DecisionKind.CHANGE if policy.mode is Mode.APPLY else DecisionKind.ADVISE
     told = _decision(kind, f"{kind} {after_s}", said, finding, now_s, now_ms)
     return msgspec.structs.replace(told, after_s=after_s, bound=bound, prediction=prediction)
 
 
-def _bounded(policy: Policy, wanted_s: int, now_s: int) -> tuple[int, str | None]:
+def _bounded(policy: AutopilotPolicy, wanted_s: int, now_s: int) -> tuple[int, str | None]:
     """The timeout to set, and which bound made it another than the wanted one."""
     after_s, bound = wanted_s, None
     base_s = max(now_s, 1)
@@ -325,14 +327,14 @@ def _bounded(policy: Policy, wanted_s: int, now_s: int) -> tuple[int, str | None
     return after_s, bound
 
 
-def reachable_s(policy: Policy, now_s: int) -> set[int]:
+def reachable_s(policy: AutopilotPolicy, now_s: int) -> set[int]:
     """The present timeout, and where a bound may stop a change of it: what each would mean has to be known."""
     ends = (now_s, _bounded(policy, VISIBILITY_MAX_S, now_s)[0], _bounded(policy, 1, now_s)[0])
     return {max(each, 1) for each in ends}
 
 
 def _decision(
-    kind: Kind, code: str, reason: str, finding: Finding | None, now_s: int, now_ms: int
+    kind: DecisionKind, code: str, reason: str, finding: Finding | None, now_s: int, now_ms: int
 ) -> Decision:
     told = Decision(kind=kind, code=code, reason=reason, at_ms=now_ms, before_s=now_s)
     if finding is None:
@@ -395,19 +397,22 @@ def evidence_against(bound: float, count: int, hits: int) -> float:
     return top + math.log(sum(math.exp(each - top) for each in logs) / len(logs))
 
 
-def judge(watch: Watch, target: float, seen: Attempts, now_ms: int) -> tuple[Kind | None, str]:
+def judge(watch: Watch, target: float, seen: Attempts, now_ms: int) -> tuple[DecisionKind | None, str]:
     """Whether to keep a change or to take it back, by the attempts since (None: that is still open); and why, for people."""
     bound, hits, what = _watched(watch, target, seen)
     share = f"{hits:,} of {seen.count:,} attempts {what}, predicted were {words.chance(bound)} at most"
     if evidence_against(bound, seen.count, hits) >= math.log(1 / ALPHA):
-        return Kind.TAKE_BACK, share
+        return DecisionKind.TAKE_BACK, share
     # The other way round: were the share three times the bound, so few would be unlikely.
     worse = min(bound * _TIMES_TOLD, 0.9)
     for_it = hits * math.log(bound / worse) + (seen.count - hits) * math.log((1 - bound) / (1 - worse))
     if for_it >= math.log(20):
-        return Kind.KEEP, share
+        return DecisionKind.KEEP, share
     if now_ms >= watch.until_ms:
-        return Kind.KEEP, f"{share}; that is all that could be seen in time, and nothing speaks against it"
+        return (
+            DecisionKind.KEEP,
+            f"{share}; that is all that could be seen in time, and nothing speaks against it",
+        )
     return None, share
 
 

@@ -16,7 +16,7 @@ from veil.wire.exchange import AnswerCounts, Handler, Request, Response
 from veil.wire.front_end import SqsFrontEnd, traced
 from veil.wire.sigv4 import AccessKey, Verifier
 from veil.wire.smq.call import SmqVerifier
-from veil.wire.smq.codes import Refusal, worded
+from veil.wire.smq.codes import SmqRefusal, worded
 from veil.wire.smq.front_end import SmqFrontEnd
 from veil.wire.smq.xml import refuse
 
@@ -133,7 +133,7 @@ def _smq_handler(
         refusal = access.refusal(request)
         if refusal is not None:
             denied = worded(AccessDenied("call", ""))
-            told = Refusal(denied.code, denied.status, refusal.body.decode("ascii", "replace").strip())
+            told = SmqRefusal(denied.code, denied.status, refusal.body.decode("ascii", "replace").strip())
             return refuse(told, "none", f"{settings.scheme}://{request.headers.get('host', '')}")
         if request.path == "/" and not request.query and "authorization" not in request.headers:
             return Response(200, _ABOUT_SMQ)

@@ -114,7 +114,6 @@ class ConsoleMount:
                     scheme=self._settings.scheme,
                     login_refusal=LoginTransport(self._settings).refusal,
                     audit_file=audit_file(self._settings),
-                    journal=journal_location(self._settings),
                     tables=tables_directory(self._settings),
                     version=self._version,
                 )

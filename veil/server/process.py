@@ -16,11 +16,11 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from veil.core.clock import ClockMark, Timer, resumed_engine_ms
+from veil.words import iso
 
 EXIT_STOPPED: Final = 0
 EXIT_STORE_FAILED: Final = 70
@@ -63,12 +63,6 @@ def configure_logging(level: str, log_format: str) -> None:
     logging.getLogger("veil").setLevel(level.upper())
 
 
-def _at(record: logging.LogRecord) -> str:
-    return (
-        datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    )
-
-
 class _Lines(logging.Formatter):
     def __init__(self, pid: int | None = None) -> None:
         super().__init__()
@@ -84,7 +78,7 @@ class TextLines(_Lines):
         if message_id is not None and message_id not in text:
             text = f"{text}; message {message_id}"
         part = record.name if self._pid is None else f"{record.name}[{self._pid}]"
-        line = f"{_at(record)} {record.levelname.lower():<8} {part}: {text}"
+        line = f"{iso(record.created * 1000)} {record.levelname.lower():<8} {part}: {text}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -93,7 +87,7 @@ class JsonLines(_Lines):
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {
-            "at": _at(record),
+            "at": iso(record.created * 1000),
             "level": record.levelname.lower(),
             "part": record.name,
             "text": record.getMessage(),

@@ -20,7 +20,7 @@ _SQS_PREFIX: Final = "AmazonSQS."
 _VEIL_PREFIX: Final = "Veil."
 
 
-class Target(NamedTuple):
+class JsonTarget(NamedTuple):
     """An action as a target header names it, with the decoder of its input made ready."""
 
     name: str
@@ -29,8 +29,8 @@ class Target(NamedTuple):
 
 
 # Not strict: hand-made clients send numbers as texts, and AWS takes them.
-TARGETS: Final[Mapping[str, Target]] = {
-    prefix + name: Target(name, action.run, msgspec.json.Decoder(action.input, strict=False).decode)
+TARGETS: Final[Mapping[str, JsonTarget]] = {
+    prefix + name: JsonTarget(name, action.run, msgspec.json.Decoder(action.input, strict=False).decode)
     for prefix, actions in ((_SQS_PREFIX, ACTIONS), (_VEIL_PREFIX, EXTENSIONS))
     for name, action in actions.items()
 }
@@ -38,7 +38,7 @@ TARGETS: Final[Mapping[str, Target]] = {
 _encode = msgspec.json.Encoder().encode
 
 
-def read_input(target: Target, body: bytes) -> Any:
+def read_input(target: JsonTarget, body: bytes) -> Any:
     """The action's input; raises RequestUnreadable for anything but a JSON object with values of the right types.
 
     A body beyond LARGE_BYTES may not have more values than any request needs.

@@ -10,8 +10,8 @@ import msgspec
 from veil.console.changes import (
     NO_COMMAND,
     Change,
+    ChangeResult,
     Difference,
-    Done,
     NothingDone,
     aws_command,
     done_of,
@@ -96,7 +96,7 @@ async def _offer_ticked(
     chosen: list[tuple[int, str]],
     destination: QueueKey | None,
 ) -> Response:
-    async def make() -> Done:
+    async def make() -> ChangeResult:
         answers: list[object] = []
         # One by one: fifty messages may come to fifty megabytes.
         for seq, message_id in chosen:
@@ -109,7 +109,7 @@ async def _offer_ticked(
         moved = sum(not isinstance(answer, VeilError) for answer in answers)
         home = _HOME if moved == 1 else _HOMES
         where = home if destination is None else destination.name
-        return Done(done_of(answers, "redriven", f"redriven to {where}"))
+        return ChangeResult(done_of(answers, "redriven", f"redriven to {where}"))
 
     count = plural(len(chosen), "message")
     target = _HOME if destination is None else destination.name
@@ -202,9 +202,9 @@ async def cancel(visit: Visit) -> Response:
     if task is None:
         raise NotFound(f"Queue {queue.name} has no such redrive.")
 
-    async def make() -> Done:
+    async def make() -> ChangeResult:
         moved = (await moves.cancel_move(visit.service, task.id)).moved
-        return Done(f"The redrive stops; {plural(moved, 'message')} moved so far.")
+        return ChangeResult(f"The redrive stops; {plural(moved, 'message')} moved so far.")
 
     handle = {"TaskHandle": moves.task_handle(task)}
     return await Change(
@@ -292,14 +292,14 @@ async def edit(visit: Visit) -> Response:
     draft = Draft(body, attributes, group=message.group, deduplication_id=deduplication_id)
     commands = send_commands(visit.endpoint_url, target, [draft])
 
-    async def make() -> Done:
+    async def make() -> ChangeResult:
         marked = has_room_for_mark(message) and len(attributes) < 10
         wanted = moves.Wanted(message.seq, message.message_id, target.key, body, attributes)
         (answer,) = await moves.redrive(visit.service, queue, [wanted], mark=marked, caller=visit.caller)
         if isinstance(answer, VeilError):
             raise answer
         place = queue_link(target.key, "messages", str(answer.seq))
-        return Done(f"Sent to {target.name} as message {answer.message_id}.", place)
+        return ChangeResult(f"Sent to {target.name} as message {answer.message_id}.", place)
 
     return await Change(
         visit,

@@ -24,7 +24,7 @@ _GROWN_PART: Final = 0.1
 _EXPIRING_PART: Final = 0.8  # of the retention
 
 
-class QueueFacts(NamedTuple):
+class QueueHealth(NamedTuple):
     """What is known of a queue, for the rules below: how it stands, and what happened in the last ten minutes."""
 
     queue: Queue
@@ -36,7 +36,7 @@ class QueueFacts(NamedTuple):
     holds_dead_letters: bool = False
 
 
-class Trouble(NamedTuple):
+class QueueTrouble(NamedTuple):
     """One thing that is wrong with a queue; the weight says which to look at first."""
 
     weight: int
@@ -44,45 +44,49 @@ class Trouble(NamedTuple):
     words: str
 
 
-def troubles_of(facts: QueueFacts) -> Iterator[Trouble]:
+def troubles_of(facts: QueueHealth) -> Iterator[QueueTrouble]:
     """What is wrong with a queue, by its facts alone, the worst first."""
     happened, visible, settings = facts.happened, facts.depth.counts.visible, facts.queue.settings
     left_s = settings.retention_s - facts.oldest_s
     if visible and facts.oldest_s >= settings.retention_s * _EXPIRING_PART:
         left = rough_length(left_s)
-        yield Trouble(
+        yield QueueTrouble(
             100, "expiring", f"Its oldest message will be deleted in {left}, when its retention ends."
         )
     if (in_flight := facts.depth.counts.in_flight) >= IN_FLIGHT_MAX * 0.9:
-        yield Trouble(95, "full", f"{in_flight:,} messages are in flight; {IN_FLIGHT_MAX:,} is the limit.")
+        yield QueueTrouble(
+            95, "full", f"{in_flight:,} messages are in flight; {IN_FLIGHT_MAX:,} is the limit."
+        )
     if dead := happened.get("dead_lettered", 0):
         target = settings.redrive.dead_letters.name if settings.redrive else "its dead letters"
-        yield Trouble(90, "dead-letters", f"{plural(dead, 'message')} went to {target}.")
+        yield QueueTrouble(90, "dead-letters", f"{plural(dead, 'message')} went to {target}.")
     if crashed := happened.get("crashed", 0):
-        yield Trouble(80, "crashed", f"{plural(crashed, 'consumer')} crashed while holding a message.")
+        yield QueueTrouble(80, "crashed", f"{plural(crashed, 'consumer')} crashed while holding a message.")
     if failed := happened.get("failed", 0):
         # Of those that were begun, not that were deleted: a message that its handler gave up on has failed and is deleted.
         attempts = max(failed, happened.get("received", 0))
         most = f"; most often {facts.error}" if facts.error else ""
-        yield Trouble(70, "failing", f"{failed:,} of {plural(attempts, 'attempt')} failed{most}.")
+        yield QueueTrouble(70, "failing", f"{failed:,} of {plural(attempts, 'attempt')} failed{most}.")
     if overran := happened.get("overran", 0):
         words = f"{plural(overran, 'attempt')} took longer than the visibility timeout of {exact_length(settings.visibility_s)}."
-        yield Trouble(65, "overran", words)
+        yield QueueTrouble(65, "overran", words)
     # A message that waited for its retry or was given back comes back by a lapse too.
     unexplained = happened.get("lapsed", 0) - crashed - overran - failed - happened.get("given_back", 0)
     if unexplained > 0:
         words = f"{plural(unexplained, 'lease')} lapsed: the message became visible again."
-        yield Trouble(60, "lapsed", words)
+        yield QueueTrouble(60, "lapsed", words)
     is_read = happened.get("received", 0) or facts.oldest_s < _UNATTENDED_S or facts.holds_dead_letters
     if settings.paused:
         words = f"Deliveries are paused; {plural(visible, 'message')} will be available again when they are resumed."
-        yield Trouble(55, "paused", words)
+        yield QueueTrouble(55, "paused", words)
     elif visible and not is_read:
         waiting = f"{plural(visible, 'message')} {'is' if visible == 1 else 'are'} waiting"
         words = f"No consumer is receiving: {waiting}, the oldest for {rough_length(facts.oldest_s)}."
-        yield Trouble(50, "unattended", words)
+        yield QueueTrouble(50, "unattended", words)
     elif facts.grown >= max(_GROWN_MIN, (facts.depth.total - facts.grown) * _GROWN_PART):
-        yield Trouble(40, "growing", f"It is growing: {facts.grown:,} more messages than ten minutes ago.")
+        yield QueueTrouble(
+            40, "growing", f"It is growing: {facts.grown:,} more messages than ten minutes ago."
+        )
 
 
 async def look(visit: Visit) -> Mapping[str, Any]:
@@ -95,8 +99,8 @@ async def look(visit: Visit) -> Mapping[str, Any]:
     letters = {queue.settings.redrive.dead_letters for queue in own if queue.settings.redrive is not None}
     now_ms = visit.now_ms
     visible = in_flight = delayed = failed = 0
-    troubled: list[tuple[int, int, str, QueueFacts]] = []
-    known: list[QueueFacts] = []
+    troubled: list[tuple[int, int, str, QueueHealth]] = []
+    known: list[QueueHealth] = []
     for queue in own:
         depth = history.depths.get(queue.id, EMPTY_DEPTH)
         total = depth.total
@@ -146,11 +150,13 @@ def _facts(
     now_ms: int,
     errors: Mapping[int, str],
     letters: set[QueueKey],
-) -> QueueFacts:
+) -> QueueHealth:
     oldest_s = 0 if depth.oldest_sent_ms is None else max(0, now_ms - depth.oldest_sent_ms) // 1000
     happened, before = history.lately(queue.id)
     grown = 0 if before is None else depth.total - before
-    return QueueFacts(queue, depth, oldest_s, grown, happened, errors.get(queue.id, ""), queue.key in letters)
+    return QueueHealth(
+        queue, depth, oldest_s, grown, happened, errors.get(queue.id, ""), queue.key in letters
+    )
 
 
 def _errors(visit: Visit) -> dict[int, str]:

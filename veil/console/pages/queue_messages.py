@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from veil.console.changes import Change, Difference, Done, done_of, queue_command
+from veil.console.changes import Change, ChangeResult, Difference, done_of, queue_command
 from veil.console.messages import (
     PAGE_ROWS,
     Search,
@@ -111,9 +111,9 @@ async def offer_deletion(
 ) -> Response:
     """Show which messages would be deleted, by key and id, then delete those that nobody holds."""
 
-    async def make() -> Done:
+    async def make() -> ChangeResult:
         answers = await visit.service.store.discard(queue, chosen, caller=visit.caller)
-        return Done(done_of(answers, "deleted", "deleted"))
+        return ChangeResult(done_of(answers, "deleted", "deleted"))
 
     count = plural(len(chosen), "message")
     return await Change(
@@ -243,7 +243,7 @@ async def _change_leases(visit: Visit, queue: Queue) -> Response:
     action, button, after, note = _WAYS[what]
     length = exact_length(visibility_s)
 
-    async def make() -> Done:
+    async def make() -> ChangeResult:
         answers: list[VeilError | None]
         if what == "delete":
             # Strict: what has lapsed since is not ours to delete, somebody may be about to receive it.
@@ -252,7 +252,7 @@ async def _change_leases(visit: Visit, queue: Queue) -> Response:
             changes = [(receipt, visibility_s) for receipt in receipts]
             answers = await extend_lease(visit.service, queue, changes, caller=visit.caller)
         done = f"{what.removesuffix('e')}ed"
-        return Done(done_of(answers, done, f"{done} to {length}" if what == "extend" else done))
+        return ChangeResult(done_of(answers, done, f"{done} to {length}" if what == "extend" else done))
 
     operation, given = "change-message-visibility", {"VisibilityTimeout": visibility_s}
     if what == "delete":

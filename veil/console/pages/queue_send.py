@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from veil.console.changes import NO_COMMAND, Change, Difference, Done, done_of, send_commands
+from veil.console.changes import NO_COMMAND, Change, ChangeResult, Difference, done_of, send_commands
 from veil.console.messages import cut
 from veil.console.queue_views import queue_head, queue_page
 from veil.console.templates import file_size
@@ -222,7 +222,7 @@ def _change(visit: Visit, queue: Queue, drafts: Sequence[Draft], lines: str | No
     once = visit.form.text("once") or secrets.token_hex(16)
     retry_key = sha256(f"{visit.identity.cookie} {once}".encode()).digest()
 
-    async def make() -> Done:
+    async def make() -> ChangeResult:
         sender = visit.identity.account
         answers = await send(
             visit.service, queue, drafts, sender=sender, retry_key=retry_key, caller=visit.caller
@@ -230,7 +230,7 @@ def _change(visit: Visit, queue: Queue, drafts: Sequence[Draft], lines: str | No
         notice = done_of(answers, "sent", "sent")
         if lines is None and isinstance(answers[0], Sent):
             notice = f"Sent message {answers[0].message_id}."
-        return Done(notice)
+        return ChangeResult(notice)
 
     carried = [] if visit.form.checked("once") else [("once", once)]
     if lines is not None and not visit.form.checked("messages"):

@@ -160,6 +160,15 @@ _CHIPS: Final = {TOO_SHORT: "failed", TOO_LONG: "delayed", RIGHT: "done", UNKNOW
 _ORDER: Final = (TOO_SHORT, TOO_LONG, RIGHT, UNKNOWN)
 
 
+class JudgedFinding(NamedTuple):
+    """A finding about a whole queue, beside the queue as it is now."""
+
+    finding: Finding
+    queue: Queue | None
+    verdict: str
+    pilot: QueueState | None
+
+
 class NotApplied(Refused):
     """The recommendation does not fit the queue as it is."""
 
@@ -177,8 +186,8 @@ async def timeouts_page(visit: Visit) -> Response:
     judged = []
     for finding in _whole(visit, read.findings):
         queue, own = queues.get(_key(finding)), _pilot_of(pilot, _key(finding))
-        judged.append((finding, queue, verdict(finding, _timeout_s(queue), own), own))
-    judged.sort(key=lambda each: (-each[0].past_cost_s, _ORDER.index(each[2]), each[0].queue))
+        judged.append(JudgedFinding(finding, queue, verdict(finding, _timeout_s(queue), own), own))
+    judged.sort(key=lambda each: (-each.finding.past_cost_s, _ORDER.index(each.verdict), each.finding.queue))
     shown, pager = visit.paged(judged, PAGE_ROWS)
     return await visit.page(
         "timeouts.html",

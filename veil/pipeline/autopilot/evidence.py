@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from veil import words
 from veil.core.attempt import patience_ms
-from veil.core.autopilot import DAY_MS, Attempts, Policy, Watch
+from veil.core.autopilot import DAY_MS, Attempts, AutopilotPolicy, Watch
 from veil.core.findings import CLEAR, FAR_TOO_MANY, NO_RENEWAL, Finding
 from veil.pipeline.autopilot.pilot import MEMORY_MS, Memory
 from veil.pipeline.lifecycles.tables import HOUR_MS, day_of
@@ -121,7 +121,7 @@ _TYPES_DIFFER: Final = 8.0
 _TYPE_SHARE: Final = 0.01
 
 
-def advice_on(whole: Finding, types: Sequence[Finding], policy: Policy) -> dict[str, str]:
+def advice_on(whole: Finding, types: Sequence[Finding], policy: AutopilotPolicy) -> dict[str, str]:
     """Sentences for the owner of a queue by what they are about, each with what to do."""
     found: dict[str, str] = {}
     if whole.leases < _ATTEMPTS_LEAST:

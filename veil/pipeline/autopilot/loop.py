@@ -24,12 +24,12 @@ from veil.core.autopilot import (
     HELD_TAG,
     RESUME_TAG,
     TAG,
+    AutopilotPolicy,
     AutopilotState,
     Decision,
+    DecisionKind,
     Intent,
-    Kind,
     Mode,
-    Policy,
     PolicyUnreadable,
     QueueState,
     decode_state,
@@ -103,7 +103,7 @@ class Autopilot:
     refresh: Callable[[], LifecyclesRun | None]
     health: Callable[[], JournalHealth | str | None]
     now_ms: Callable[[], int]
-    default: Policy = field(default_factory=Policy)
+    default: AutopilotPolicy = field(default_factory=AutopilotPolicy)
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
     find_all: Callable[[Mapping[tuple[str, str], Goal]], Findings | None] = lambda goals: None
     tell: Callable[[str, QueueState, Decision], None] = lambda queue, state, decision: None
@@ -151,7 +151,7 @@ class Autopilot:
     # ---- one queue
 
     def _look_at(
-        self, name: str, policy: Policy, work: Work, memory: Memory, manifest: Manifest, now_ms: int
+        self, name: str, policy: AutopilotPolicy, work: Work, memory: Memory, manifest: Manifest, now_ms: int
     ) -> None:
         state = self.state.queues.get(name, QueueState())
         timeout_s = self.queues.timeout_s(name)
@@ -160,7 +160,7 @@ class Autopilot:
         if self.state.problem is not None:
             if state.seen_s in (None, timeout_s):
                 told = Decision(
-                    kind=Kind.NOTHING, code="findings", at_ms=now_ms, before_s=timeout_s,
+                    kind=DecisionKind.NOTHING, code="findings", at_ms=now_ms, before_s=timeout_s,
                     reason=f"the findings cannot be relied on: {self.state.problem}",
                 )  # fmt: skip
                 self._told(name, replace(state, mode=policy.mode.value, seen_s=timeout_s), [told])
@@ -171,7 +171,11 @@ class Autopilot:
             now_ms=now_ms, timelines=self._timelines, due=is_due(state, now_ms),
         )  # fmt: skip
         state = self._advised(name, policy, state, now_ms)
-        act = decisions[-1] if decisions and decisions[-1].kind in (Kind.CHANGE, Kind.TAKE_BACK) else None
+        act = (
+            decisions[-1]
+            if decisions and decisions[-1].kind in (DecisionKind.CHANGE, DecisionKind.TAKE_BACK)
+            else None
+        )
         if act is None:
             self._told(name, state, decisions)
             return
@@ -182,12 +186,14 @@ class Autopilot:
             self._put(name, replace(state, found_ms=0))
         elif holder != self.state.owner:
             reason = f"another autopilot ({holder}) has this queue"
-            other = replace(act, kind=Kind.NOTHING, code=f"held {holder}", reason=reason, after_s=None)
+            other = replace(
+                act, kind=DecisionKind.NOTHING, code=f"held {holder}", reason=reason, after_s=None
+            )
             self._told(name, state, [other])
         else:
             self._make(name, policy, replace(state, last=act), act)
 
-    def _make(self, name: str, policy: Policy, state: QueueState, decision: Decision) -> None:
+    def _make(self, name: str, policy: AutopilotPolicy, state: QueueState, decision: Decision) -> None:
         assert decision.after_s is not None
         intent = Intent(id=secrets.token_hex(8), decision=decision, rest_s=policy.rest_s)
         self._keep(name, replace(state, intent=intent))
@@ -229,17 +235,17 @@ class Autopilot:
         """Record what was decided: what happened always, that nothing is to be done once for each reason."""
         for each in decisions:
             last = state.last
-            if last is None or last.code != each.code or each.kind in (Kind.KEEP, Kind.DRIFT):
+            if last is None or last.code != each.code or each.kind in (DecisionKind.KEEP, DecisionKind.DRIFT):
                 self.audit.asked(secrets.token_hex(8), name, each, DONE)
                 self.tell(name, state, each)
-            elif each.kind is Kind.ADVISE and each.at_ms - last.at_ms >= DAY_MS:
+            elif each.kind is DecisionKind.ADVISE and each.at_ms - last.at_ms >= DAY_MS:
                 self.tell(name, state, each)  # a line a day
             else:
                 each = replace(each, at_ms=last.at_ms)
             state = replace(state, last=each)
         self._put(name, state)
 
-    def _advised(self, name: str, policy: Policy, state: QueueState, now_ms: int) -> QueueState:
+    def _advised(self, name: str, policy: AutopilotPolicy, state: QueueState, now_ms: int) -> QueueState:
         """The state with what a timeout cannot mend: recorded when it is new, and told once a day."""
         own = [each for each in self._findings.findings if each.queue == name] if self._findings else []
         whole = next((each for each in own if each.message_type is None), None)
@@ -248,7 +254,9 @@ class Autopilot:
         advised = advice_on(whole, [each for each in own if each is not whole], policy)
         is_daily = now_ms - state.advised_ms >= DAY_MS
         for subject, sentence in advised.items():
-            told = Decision(kind=Kind.ADVISE, code=f"advice on {subject}", reason=sentence, at_ms=now_ms)
+            told = Decision(
+                kind=DecisionKind.ADVISE, code=f"advice on {subject}", reason=sentence, at_ms=now_ms
+            )
             if subject not in state.advised:
                 self.audit.asked(secrets.token_hex(8), name, told, DONE)
             if subject not in state.advised or is_daily:
@@ -258,7 +266,7 @@ class Autopilot:
     # ---- what is known
 
     def _learn(
-        self, policies: Mapping[str, Policy], health: JournalHealth | str | None, now_ms: int
+        self, policies: Mapping[str, AutopilotPolicy], health: JournalHealth | str | None, now_ms: int
     ) -> str | None:
         """Bring the tables up to date; says why nothing may be done by them, if that is so."""
         try:
@@ -297,17 +305,19 @@ class Autopilot:
 
     # ---- whose queues
 
-    def _policies(self, now_ms: int) -> dict[str, Policy]:
+    def _policies(self, now_ms: int) -> dict[str, AutopilotPolicy]:
         """The queues that allow something."""
-        found: dict[str, Policy] = {}
+        found: dict[str, AutopilotPolicy] = {}
         for name in self.queues.names():
             tags = self.queues.tags(name)
             try:
                 policy = read_policy(tags[TAG]) if TAG in tags else self.default
             except PolicyUnreadable as refused:
-                policy = Policy()
+                policy = AutopilotPolicy()
                 reason = f"the queue's tag {TAG} is not readable: {refused}"
-                told = Decision(kind=Kind.NOTHING, code=f"tag {tags[TAG]}", reason=reason, at_ms=now_ms)
+                told = Decision(
+                    kind=DecisionKind.NOTHING, code=f"tag {tags[TAG]}", reason=reason, at_ms=now_ms
+                )
                 self._told(name, self.state.queues.get(name, QueueState()), [told])
             else:
                 if policy.mode is Mode.OFF:

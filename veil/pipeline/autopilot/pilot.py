@@ -17,10 +17,10 @@ from veil.core.autopilot import (
     DAY_MS,
     UNSETTLED,
     Attempts,
+    AutopilotPolicy,
     Decision,
-    Kind,
+    DecisionKind,
     Mode,
-    Policy,
     QueueState,
     Watch,
     decide,
@@ -67,13 +67,13 @@ class Memory:
         return whole
 
 
-def goal_of(policy: Policy) -> Goal:
+def goal_of(policy: AutopilotPolicy) -> Goal:
     """What is asked of the evidence where this is a queue's policy."""
     return Goal(policy.target, policy.renewal, least_cost=True)
 
 
 def look(
-    policy: Policy,
+    policy: AutopilotPolicy,
     work: Work,
     memory: Memory,
     state: QueueState,
@@ -96,19 +96,19 @@ def look(
             "this queue alone until it is told to go on"
         )
         told = Decision(
-            kind=Kind.NOTHING, code=f"silenced {timeout_s}", reason=reason, at_ms=now_ms, before_s=state.seen_s,
+            kind=DecisionKind.NOTHING, code=f"silenced {timeout_s}", reason=reason, at_ms=now_ms, before_s=state.seen_s,
             after_s=timeout_s,
         )  # fmt: skip
         return replace(state, seen_s=timeout_s, silenced_ms=now_ms, watch=None), [told]
     state = replace(state, seen_s=timeout_s)
     if state.silenced_ms is not None:
         reason = "a person has set the timeout; the autopilot waits to be told to go on"
-        return state, [Decision(kind=Kind.NOTHING, code="silenced", reason=reason, at_ms=now_ms)]
+        return state, [Decision(kind=DecisionKind.NOTHING, code="silenced", reason=reason, at_ms=now_ms)]
     decisions: list[Decision] = []
     if state.watch is not None:
         state, judged = _judged(policy, state, state.watch, attempts(state.watch), now_ms)
         decisions += judged
-        if judged and judged[0].kind is Kind.TAKE_BACK:
+        if judged and judged[0].kind is DecisionKind.TAKE_BACK:
             return state, decisions
     if not due:
         return state, decisions
@@ -135,7 +135,7 @@ def changed(state: QueueState, decision: Decision, rest_s: int) -> QueueState:
     assert decision.after_s is not None and decision.before_s is not None
     state = replace(state, changes_ms=(*state.changes_ms[-2:], decision.at_ms))
     state = replace(state, seen_s=decision.after_s, changed_ms=decision.at_ms, change=decision)
-    if decision.kind is Kind.TAKE_BACK:
+    if decision.kind is DecisionKind.TAKE_BACK:
         # What was predicted from did not hold: what comes now is judged by what was seen since.
         since_ms = state.watch.changed_ms if state.watch is not None else decision.at_ms
         resting_ms = decision.at_ms + rest_s * 1000
@@ -149,15 +149,15 @@ def changed(state: QueueState, decision: Decision, rest_s: int) -> QueueState:
 
 
 def _judged(
-    policy: Policy, state: QueueState, watch: Watch, seen: Attempts, now_ms: int
+    policy: AutopilotPolicy, state: QueueState, watch: Watch, seen: Attempts, now_ms: int
 ) -> tuple[QueueState, list[Decision]]:
     said, share = judge(watch, policy.target, seen, now_ms)
     if said is None:
         return state, []
-    goes_back = said is Kind.TAKE_BACK and policy.mode is Mode.APPLY
+    goes_back = said is DecisionKind.TAKE_BACK and policy.mode is Mode.APPLY
     what = f"goes back to {words.length(watch.before_s)}" if goes_back else "stays"
     decision = Decision(
-        kind=Kind.TAKE_BACK if goes_back else Kind.KEEP, code=f"{said.value} {watch.changed_ms}",
+        kind=DecisionKind.TAKE_BACK if goes_back else DecisionKind.KEEP, code=f"{said.value} {watch.changed_ms}",
         reason=f"{words.length(watch.after_s)} {what}: {share}", at_ms=now_ms, before_s=watch.after_s,
         after_s=watch.before_s if goes_back else watch.after_s, attempts=seen.count, prediction=watch.prediction,
     )  # fmt: skip
@@ -190,7 +190,7 @@ def _drifted(
                 f"{words.chance(beyond / max(latest.completed, 1))} outlasted the timeout; what came before is forgotten"
             )
             told = Decision(
-                kind=Kind.DRIFT, code=f"drift {from_ms}", reason=reason, at_ms=now_ms, before_s=timeout_s,
+                kind=DecisionKind.DRIFT, code=f"drift {from_ms}", reason=reason, at_ms=now_ms, before_s=timeout_s,
                 attempts=latest.leases,
             )  # fmt: skip
             return replace(state, memory_ms=from_ms, changes_ms=()), [told]

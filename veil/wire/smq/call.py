@@ -38,7 +38,7 @@ _MESSAGE_OPERATIONS: Final = {
 }
 
 
-class Route(NamedTuple):
+class SmqRoute(NamedTuple):
     """What a request asks for."""
 
     operation: str
@@ -46,7 +46,7 @@ class Route(NamedTuple):
     parameters: Parameters = MappingProxyType({})
 
 
-def route(request: Request) -> Route:
+def route(request: Request) -> SmqRoute:
     """The operation, the queue it is about and the parameters; raises SmqRefused."""
     path = request.path
     # Long ones are not kept: clients could fill memory with them.
@@ -60,17 +60,17 @@ def route(request: Request) -> Route:
         elif operation == "DeleteMessage" and "receipthandle" not in parameters and request.body:
             operation = "BatchDeleteMessage"
         if operation is not None:
-            return Route(operation, parts[1], parameters)
+            return SmqRoute(operation, parts[1], parameters)
     elif len(parts) == 2 and parts[0] == "queues":
         operation = _QUEUE_OPERATIONS.get(method)
         if operation == "CreateQueue" and _is_true(parameters, "metaoverride"):
             operation = "SetQueueAttributes"
         if operation is not None:
-            return Route(operation, parts[1], parameters)
+            return SmqRoute(operation, parts[1], parameters)
     elif parts == ("queues",) and method == "GET":
-        return Route("ListQueue", "", parameters)
+        return SmqRoute("ListQueue", "", parameters)
     elif not parts and "accountmeta" in parameters and method in ("GET", "PUT"):
-        return Route("GetAccountAttributes" if method == "GET" else "SetAccountAttributes")
+        return SmqRoute("GetAccountAttributes" if method == "GET" else "SetAccountAttributes")
     elif parts and parts[0] == "topics":
         raise SmqRefused("TopicNotExist", "Veil serves queues: there are no topics.", 404)
     raise SmqRefused("InvalidRequestURL", f"There is nothing to {method} at {path[:_KEPT_CHARS_MAX]}.")
@@ -128,9 +128,9 @@ LABEL: Final = "Smq."
 class SmqCall(Call):
     """What an operation needs to know; lives for one request."""
 
-    route: Route = Route("")
+    route: SmqRoute = SmqRoute("")
 
-    def set_route(self, route: Route) -> None:
+    def set_route(self, route: SmqRoute) -> None:
         """What it asks for."""
         self.route, self.label = route, LABEL + route.operation
         self.action = _ACTIONS.get(route.operation, route.operation)

@@ -13,7 +13,7 @@ from veil.wire.request_errors import AnswersTooLarge, RequestRefused, SignatureR
 _SHOWN_MAX = 256
 
 
-class Refusal(NamedTuple):
+class SmqRefusal(NamedTuple):
     """An error in the words of SMQ."""
 
     code: str
@@ -21,7 +21,7 @@ class Refusal(NamedTuple):
     message: str
 
 
-INTERNAL: Final = Refusal("InternalError", 500, "Internal error.")
+INTERNAL: Final = SmqRefusal("InternalError", 500, "Internal error.")
 
 
 class SmqRefused(e.VeilError):
@@ -29,7 +29,7 @@ class SmqRefused(e.VeilError):
 
     def __init__(self, code: str, message: str, status: int = 400) -> None:
         super().__init__(message)
-        self.refusal = Refusal(code, status, message)
+        self.refusal = SmqRefusal(code, status, message)
 
 
 class XmlMalformed(SmqRefused):
@@ -93,7 +93,7 @@ _WORDS: Final[dict[type[e.VeilError], tuple[str, int, str | None]]] = {
 }
 
 
-def worded(error: e.VeilError) -> Refusal:
+def worded(error: e.VeilError) -> SmqRefusal:
     """The error as SMQ words it."""
     if isinstance(error, SmqRefused):
         return error.refusal
@@ -101,10 +101,10 @@ def worded(error: e.VeilError) -> Refusal:
         if kind in _WORDS:
             code, status, text = _WORDS[kind]
             if text is None:
-                return Refusal(code, status, str(error))
+                return SmqRefusal(code, status, str(error))
             if not isinstance(error, e.Described):
-                return Refusal(code, status, text)
+                return SmqRefusal(code, status, text)
             setting = getattr(error, "setting", "")
             text = text.replace("{setting}", ELEMENT_OF_SETTING.get(setting, setting))
-            return Refusal(code, status, shown(error, text))
+            return SmqRefusal(code, status, shown(error, text))
     return INTERNAL

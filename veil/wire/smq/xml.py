@@ -9,7 +9,7 @@ from xml.parsers import expat
 
 from veil.core.text import xml_text
 from veil.wire.exchange import Response
-from veil.wire.smq.codes import Refusal, XmlMalformed
+from veil.wire.smq.codes import SmqRefusal, XmlMalformed
 
 # ---- reading
 #
@@ -128,7 +128,7 @@ def answer(reply: Reply, request_id: str) -> Response:
     return Response(reply.status, reply.body, CONTENT_TYPE, headers)
 
 
-def refuse(refusal: Refusal, request_id: str, host_id: str) -> Response:
+def refuse(refusal: SmqRefusal, request_id: str, host_id: str) -> Response:
     """The error document; SDKs miss each of its four elements that is not there."""
     content = (
         element("Code", refusal.code)

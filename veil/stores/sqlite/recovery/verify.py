@@ -73,7 +73,7 @@ Severity = Literal["error", "warning", "note"]
 LISTED_MAX = 50  # of one kind: a spoiled disk has one thing to say, not a million
 
 
-class Finding(NamedTuple):
+class Defect(NamedTuple):
     """One thing that was found."""
 
     severity: Severity
@@ -82,13 +82,13 @@ class Finding(NamedTuple):
 
 
 @dataclass(slots=True)
-class Findings:
+class VerifyReport:
     """Everything that was found, and how much was looked at."""
 
     queues: int = 0
     messages: int = 0
     body_bytes: int = 0
-    listed: list[Finding] = field(default_factory=list)
+    listed: list[Defect] = field(default_factory=list)
     # By severity and kind, unlisted ones too.
     totals: Counter[tuple[Severity, str]] = field(default_factory=Counter)
 
@@ -96,7 +96,7 @@ class Findings:
         """Note a finding; `kind` groups those that are alike."""
         self.totals[severity, kind] += 1
         if self.totals[severity, kind] <= LISTED_MAX:
-            self.listed.append(Finding(severity, where, text))
+            self.listed.append(Defect(severity, where, text))
 
     @property
     def is_sound(self) -> bool:
@@ -122,7 +122,7 @@ CHECKS: Final = NamedQueries("veil.stores.sqlite", "checks.sql")
 UNREADABLE: Final = (VeilError, msgspec.MsgspecError, TypeError, ValueError, KeyError, IndexError)
 _STATES: Final = frozenset(int(state) for state in State)
 
-Check = Callable[[apsw.Connection, Findings], None]
+Check = Callable[[apsw.Connection, VerifyReport], None]
 # The queries of checks.sql that say what is wrong, since which version of the schema, and of which kind it is.
 _WRONG: Final = (
     (1, "counts", "wrong_counts"),
@@ -148,9 +148,9 @@ _READABLE: Final[tuple[tuple[int, str, str, str, Callable[[bytes], object]], ...
 )
 
 
-def verify(data_dir: Path, progress: Progress | None = None) -> Findings:
+def verify(data_dir: Path, progress: Progress | None = None) -> VerifyReport:
     """Everything that is wrong with the data; raises StoreError when there is none to look at."""
-    findings = Findings()
+    findings = VerifyReport()
     with looking_at(data_dir) as view:
         if view.wal is None:
             findings.add("log", "log", "a server is running and has the log: the log is not scanned", "note")
@@ -162,15 +162,15 @@ def verify(data_dir: Path, progress: Progress | None = None) -> Findings:
     return findings
 
 
-def verify_file(path: Path) -> Findings:
+def verify_file(path: Path) -> VerifyReport:
     """The same for a single file, as a backup is."""
-    findings = Findings()
+    findings = VerifyReport()
     with closing(connect_to_read(path)) as connection:
         _check_all(connection, findings, None)
     return findings
 
 
-def _check_all(connection: apsw.Connection, findings: Findings, progress: Progress | None) -> None:
+def _check_all(connection: apsw.Connection, findings: VerifyReport, progress: Progress | None) -> None:
     try:
         connection.execute("BEGIN")
         version = schema_version(connection)
@@ -197,13 +197,13 @@ def _check_all(connection: apsw.Connection, findings: Findings, progress: Progre
             findings.add("database", name.replace("_", " "), f"cannot be read: {error}")
 
 
-def _check_pages(connection: apsw.Connection, findings: Findings) -> None:
+def _check_pages(connection: apsw.Connection, findings: VerifyReport) -> None:
     for (text,) in connection.execute("PRAGMA integrity_check"):
         if text != "ok":
             findings.add("database", "database", text)
 
 
-def _check_meta(connection: apsw.Connection, findings: Findings) -> None:
+def _check_meta(connection: apsw.Connection, findings: VerifyReport) -> None:
     key = connection.execute(Q.read_meta, ("receipt_key",)).fetchone()
     if key is None or len(key[0]) < 16:
         findings.add("receipt key", "receipt key", "missing or cut short: no receipt could be read")
@@ -224,7 +224,7 @@ def _check_meta(connection: apsw.Connection, findings: Findings) -> None:
         findings.add("clock", "order keys", text)
 
 
-def _check_queues(connection: apsw.Connection, findings: Findings) -> None:
+def _check_queues(connection: apsw.Connection, findings: VerifyReport) -> None:
     for name, deleted in connection.execute(CHECKS.all_queues):
         findings.queues += not deleted
         if deleted:
@@ -232,7 +232,7 @@ def _check_queues(connection: apsw.Connection, findings: Findings) -> None:
             findings.add("deleted queues", f"queue {_shown(name)}", text, "note")
 
 
-def _check_wrong(kind: str, query: str, connection: apsw.Connection, findings: Findings) -> None:
+def _check_wrong(kind: str, query: str, connection: apsw.Connection, findings: VerifyReport) -> None:
     for where, text in connection.execute(query):
         findings.add(kind, _shown(where), text)
 
@@ -243,7 +243,7 @@ def _check_readable(
     what: str,
     read: Callable[[bytes], object],
     connection: apsw.Connection,
-    findings: Findings,
+    findings: VerifyReport,
 ) -> None:
     for where, content in connection.execute(query):
         try:
@@ -252,7 +252,7 @@ def _check_readable(
             findings.add(kind, _shown(where), f"{what}: {error}")
 
 
-def _check_outbox(connection: apsw.Connection, findings: Findings) -> None:
+def _check_outbox(connection: apsw.Connection, findings: VerifyReport) -> None:
     for name in ("store_id", "journal_id"):
         if not connection.execute(Q.read_meta, (name,)).fetchone():
             findings.add("journal", "journal", f"the {name} is missing: exports could not be distinguished")
@@ -283,7 +283,7 @@ def _check_outbox(connection: apsw.Connection, findings: Findings) -> None:
         findings.add("journal", "outbox", f"holds {found} bytes, but is said to hold {size}")
 
 
-def _check_messages(progress: Progress | None, connection: apsw.Connection, findings: Findings) -> None:
+def _check_messages(progress: Progress | None, connection: apsw.Connection, findings: VerifyReport) -> None:
     expected = connection.execute(CHECKS.expected_messages).get
     queues = {queue_id for (queue_id,) in connection.execute("SELECT id FROM queue")}
     for seq, queue_id, state, wake_ms, due_ms, delivery, holder, *content, body_bytes in connection.execute(
