@@ -9,5 +9,5 @@ from tests.faults.autopilot_kills import run_kills
 
 @pytest.mark.slow
 def test_killed_at_any_step_a_change_is_made_once_and_audited_once() -> None:
-    outcome = run_kills(8, 20_261_117)
+    outcome = run_kills(4, 20_261_117)
     assert outcome.ok, str(outcome)

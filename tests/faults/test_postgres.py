@@ -19,7 +19,7 @@ pytestmark = [
 
 
 def test_immediate_stops_of_postgresql_lose_invent_and_resurrect_nothing() -> None:
-    outcome = run_stops(3, SEED)
+    outcome = run_stops(2, SEED)
 
     assert outcome.ok, str(outcome)
 
@@ -40,13 +40,13 @@ def test_the_promotion_of_a_synchronous_standby_loses_nothing() -> None:
 
 
 def test_when_one_node_is_killed_the_other_serves_on() -> None:
-    outcome = run_node_kills(3, SEED)
+    outcome = run_node_kills(2, SEED)
 
     assert outcome.ok, str(outcome)
 
 
 def test_the_stop_of_one_of_two_servers_concerns_its_own_queues_only() -> None:
-    outcome = run_server_stops(2, SEED)
+    outcome = run_server_stops(1, SEED)
 
     assert outcome.ok, str(outcome)
 

@@ -68,7 +68,7 @@ def assert_told_once(journal: Path, stored: set[int]) -> None:
     assert len(positions) == len(set(positions))
 
 
-@pytest.mark.parametrize("occurrence", [1, 3])
+@pytest.mark.parametrize("occurrence", [1, pytest.param(3, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("step", STEPS)
 async def test_killed_at_each_step(step: str, occurrence: int, tmp_path: Path):
     data, journal = tmp_path / "data", tmp_path / "journal"

@@ -131,7 +131,7 @@ async def test_a_random_history_agrees_with_the_reference(pooled: str, tmp_path:
     await run.open()
     try:
         author = Author("pooled", run)
-        for number in range(300):
+        for number in range(150):
             step: dict[str, Any] = author.next()
             author.learn(step, await run.take(step))
             if number % 50 == 0:

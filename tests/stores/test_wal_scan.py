@@ -199,7 +199,7 @@ def test_no_random_bit_flip_loses_more_than_the_last_commit_in_silence(wal: Wal,
 
 def test_no_bit_flip_in_the_wal_header_goes_unnoticed(wal: Wal, tmp_path: Path) -> None:
     for offset in range(HEADER):
-        for bit in range(8):
+        for bit in (0, 3, 7):
             scan = assert_no_silent_loss(wal, flipped(wal.log, offset, bit), tmp_path)
             assert (scan.verdict, scan.damaged_at_frame, scan.page_bytes) == ("damaged", 0, wal.page_bytes)
             assert scan.commits_after_damage >= wal.commits - 1
@@ -216,10 +216,10 @@ def test_no_bit_flip_in_a_frame_header_loses_more_than_the_last_commit(
     first = 1 if wal.ends[commit] == wal.ends[0] else wal.ends[wal.ends.index(last) - 1] + 1
     for frame in {first, last}:
         for place in [*range(FRAME_HEADER), FRAME_HEADER + wal.page_bytes // 2]:
-            for bit in (0, 3, 7):
-                scan = assert_no_silent_loss(wal, flipped(wal.log, wal.offset(frame) + place, bit), tmp_path)
-                assert scan.damaged_at_frame == frame
-                assert scan.verdict == ("torn_tail" if back == 1 else "damaged")
+            log = flipped(wal.log, wal.offset(frame) + place, place * 3 % 8)
+            scan = assert_no_silent_loss(wal, log, tmp_path)
+            assert scan.damaged_at_frame == frame
+            assert scan.verdict == ("torn_tail" if back == 1 else "damaged")
 
 
 def test_a_commit_size_that_loses_its_only_bit_still_counts_as_a_commit(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_a_commit_size_that_loses_its_only_bit_still_counts_as_a_commit(tmp_path
 
 def test_a_garbled_sector_hides_at_most_the_commits_it_touches(wal: Wal, tmp_path: Path) -> None:
     dice = random.Random(7)
-    for sector in range(0, len(wal.log) // 512, max(1, len(wal.log) // 512 // 150)):
+    for sector in range(0, len(wal.log) // 512, max(1, len(wal.log) // 512 // 60)):
         at = sector * 512
         for garbage in (bytes(512), dice.randbytes(512)):
             # A sector that ends one frame and begins the next can hit two commits.

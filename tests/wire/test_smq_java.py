@@ -12,7 +12,7 @@ import pytest
 from veil.testing import VeilServer
 
 HERE = Path(__file__).with_name("smq_java")
-VERSIONS = ("1.4.0", "2.0.0")
+VERSIONS = (pytest.param("1.4.0", marks=pytest.mark.soak), "2.0.0")
 STORIES = {
     "queues", "queues that exist and that do not", "lists of queues", "a message", "bodies", "nothing to receive", "batches",
     "batches that fail in part", "peeks", "visibility", "delays", "priorities", "properties", "calls that do not block",
