@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import socket
 import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -134,3 +137,21 @@ def test_the_ready_file_is_never_written_through_a_link(tmp_path: Path):
         assert process.wait(120) == 0
     assert mine.read_text() == "mine"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["mine", "ready.new"]
+
+
+def test_no_file_has_the_name_of_a_queue_and_no_address_of_a_client_is_opened(data: Path):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as elsewhere,
+        VeilServer("--data", str(data), "--journal-interval-s", "0.1") as server,
+    ):
+        address = f"http://127.0.0.1:{elsewhere.getsockname()[1]}/000000000000/private"
+        sent_to(server)
+        body = json.dumps({"QueueUrl": address, "MessageBody": SECRET}).encode()
+        headers = {"X-Amz-Target": "AmazonSQS.SendMessage", "Content-Type": "application/x-amz-json-1.0"}
+        with urlopen(Request(server.endpoint_url, body, headers), timeout=60) as answer:
+            assert "MessageId" in json.load(answer)  # it went to the queue of that name
+        until(lambda: any(data.rglob("*.parquet")))
+        elsewhere.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            elsewhere.accept()
+    assert list(data.rglob("*private*")) == []

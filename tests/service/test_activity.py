@@ -9,6 +9,7 @@ import pytest
 
 from tests.stores.journal_kit import exported
 from tests.stores.kit import receipt_of
+from tests.waiting import until_async
 from veil.core.attempt import Said
 from veil.core.clock import ManualClock, TroubleKind
 from veil.core.message import Caller
@@ -417,8 +418,7 @@ async def test_two_nodes_of_one_database_judge_by_what_both_have_heard(postgres:
     await here.receive(carl, count=1, visibility_s=30)
     for _ in range(104):
         clock.advance(seconds=1)
-        while nodes[0]._background or nodes[1]._background:
-            await asyncio.sleep(0.001)
+        await until_async(lambda: not (nodes[0]._background or nodes[1]._background))
         await receive(nodes[1], queue, count=1, visibility_s=0, wait_s=0, caller=BOB)
         await receive(nodes[1], queue, count=1, visibility_s=0, wait_s=0, caller=carl)
     assert here.consumer(ANN).outcomes == {"unknown": 0, "crashed": 1}
