@@ -88,7 +88,6 @@ BROKEN_RULES = """async only => (await axe.run(document, {resultTypes: ["violati
   .map(rule => `${rule.id}: ${rule.nodes.length} × ${rule.nodes[0].html.slice(0, 140)}`)"""
 
 
-@pytest.mark.timeout(600)  # many pages, on whatever else the machine does
 def test_every_page_can_be_read_and_used_by_everybody_and_fits_its_window(
     lively: VeilServer, addresses: list[str], axe: str, open_page: OpenPage
 ):

@@ -54,7 +54,6 @@ def test_the_same_plan_makes_the_same_journal_and_makes_it_once(made: Path, tmp_
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)  # two runs of Spark and three processes: on a busy machine that takes its time
 def test_all_engines_make_the_same_tables_also_in_two_steps(
     spark: SparkSession, made: Path, tmp_path: Path
 ) -> None:

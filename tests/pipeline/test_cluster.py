@@ -27,7 +27,7 @@ from veil.pipeline.lifecycles.tables import bucket_of
 from veil.testing import VeilServer
 
 # Half a dozen JVMs start here, on whatever the machine has left.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 # Runs a function of the package in Python on the workers, and says which file of which worker it came from.
 PROBE = """
@@ -188,7 +188,6 @@ def test_a_router_on_two_workers_sends_every_message_on_once(
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(900)
 def test_an_autopilot_on_a_cluster_changes_a_timeout(on_loopback: Cluster, packaged: Path, tmp_path: Path):
     with VeilServer("--data", str(tmp_path / "data")) as server:
         world = World(tmp_path, server.endpoint_url, int(time.time() * 1000) - 2 * HOUR_MS)

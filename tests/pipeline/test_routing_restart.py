@@ -68,7 +68,6 @@ def test_a_batch_that_was_cut_short_is_done_again_by_the_rules_it_was_begun_with
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
 def test_a_router_killed_in_the_middle_loses_nothing_and_doubles_nothing_on_fifo(
     queues: Queues, tmp_path: Path
 ):

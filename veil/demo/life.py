@@ -99,7 +99,7 @@ class _Story:
         )
         (code,) = self._children.end([server])
         stage.show(f"kill {server.pid}", f"exit code {code}")
-        stage.claim("it stopped cleanly", code == 0)
+        stage.claim("it stopped cleanly", code == 0, is_timed=code is None)
 
     def _one_message(self) -> None:
         stage = self._stage
