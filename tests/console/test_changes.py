@@ -46,7 +46,7 @@ def test_what_is_wrong_is_said_beside_the_field(server: VeilServer, sqs: Any, op
     page.get_by_label("Visibility timeout").fill("43201")
     page.get_by_role("button", name="Show the change").click()
     assert page.locator("#visibility_s-help .problem").inner_text() == (
-        "'43201': expected a whole number of seconds from 0 to 43,200 (12 h)"
+        "'43201': expected a whole number of seconds from 0 to 43,200 (12 h)."
     )
     assert page.get_by_label("Visibility timeout").input_value() == "43201"
 

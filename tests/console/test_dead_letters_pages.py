@@ -220,7 +220,7 @@ def test_letters_are_moved_elsewhere_and_a_wrong_destination_is_said_at_the_fiel
         page.get_by_label("To", exact=True).fill(text)
         page.get_by_label("Select all").check()
         page.get_by_role("button", name="Redrive selected").click()
-        assert page.locator("#to-help .problem").inner_text() == said
+        assert page.locator("#to-help .problem").inner_text() == f"{said}."
         assert page.locator(".letters tbody input:checked").count() == 2
 
     page.get_by_label("To", exact=True).fill("by-hand")

@@ -100,7 +100,7 @@ def test_what_cannot_be_is_said_beside_each_field_and_nothing_is_lost(
     page.get_by_label("Dead-letter queue").fill("nowhere")
     page.get_by_role("button", name="Show the change").click()
 
-    assert "queue name 'no good': expected 1 to 80" in page.locator("#name-help .problem").inner_text()
+    assert "Queue name 'no good': expected 1 to 80" in page.locator("#name-help .problem").inner_text()
     assert (
         "'13h': expected a whole number of seconds"
         in page.locator("#visibility_s-help .problem").inner_text()
@@ -122,7 +122,7 @@ def test_a_name_that_is_taken_and_dead_letters_that_are_not_there_are_said(
     page.get_by_label("Dead-letter queue").fill("nowhere")
     page.get_by_label("Maximum receives").fill("3")
     page.get_by_role("button", name="Show the change").click()
-    assert page.locator("#name-help .problem").inner_text() == "a queue orders exists in us-east-1 already"
+    assert page.locator("#name-help .problem").inner_text() == "A queue orders exists in us-east-1 already."
     assert "Dead letter target does not exist." in page.locator("#dead_letters-help .problem").inner_text()
 
 

@@ -69,7 +69,7 @@ def test_a_fifo_message_needs_its_group_and_is_sent_with_it(
     page = open_page(at(server, "mails.fifo"), expected=("422",))
     page.get_by_label("Body").fill("hello")
     page.get_by_role("button", name="Show the message", exact=True).click()
-    assert page.locator("#group-help .problem").inner_text() == "a message for a FIFO queue needs a group"
+    assert page.locator("#group-help .problem").inner_text() == "A message for a FIFO queue needs a group."
     assert page.get_by_label("Body").input_value() == "hello"
     page.get_by_label("Group").fill("customer-7")
     page.get_by_label("Deduplication id").fill("once")
@@ -123,11 +123,11 @@ def test_a_file_with_a_bad_line_is_refused_whole_and_the_line_named(
     url = sqs.create_queue(QueueName="orders")["QueueUrl"]
     page = open_page(at(server), expected=("422",))
     for second, words in (
-        ("not json", "line 2: 'not json': expected a JSON object"),
-        ({"text": "x"}, "line 2: Object contains unknown field `text`"),
-        ({"body": "x", "visibility": 3}, "line 2: Object contains unknown field `visibility`"),
-        ({"body": ""}, "line 2: the message has no body"),
-        ({"body": "x", "delay_s": 5000}, "line 2: delay_s: '5000': expected a whole number"),
+        ("not json", "Line 2: 'not json': expected a JSON object"),
+        ({"text": "x"}, "Line 2: Object contains unknown field `text`"),
+        ({"body": "x", "visibility": 3}, "Line 2: Object contains unknown field `visibility`"),
+        ({"body": ""}, "Line 2: the message has no body"),
+        ({"body": "x", "delay_s": 5000}, "Line 2: delay_s: '5000': expected a whole number"),
     ):
         page.get_by_label("File of JSON lines").set_input_files(a_file({"body": "good"}, second))
         page.get_by_role("button", name="Show the messages").click()

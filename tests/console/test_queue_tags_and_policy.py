@@ -63,5 +63,5 @@ def test_what_is_wrong_with_a_policy_is_said_in_the_services_words(
     page = open_page(f"{server.endpoint_url}/console/queues/us-east-1/orders/policy", expected=("422",))
     page.get_by_label("Edit the policy").fill('{"Version": ')
     page.get_by_role("button", name="Show the change").click()
-    assert page.locator("#policy-help .problem").inner_text().startswith("policy: ")
+    assert page.locator("#policy-help .problem").inner_text().startswith("Policy: ")
     assert page.get_by_label("Edit the policy").input_value() == '{"Version": '

@@ -35,7 +35,7 @@ def check_tags(name: str, existing: Mapping[str, str], added: Mapping[str, str])
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
 _FIFO_NAME = re.compile(r"[A-Za-z0-9_-]{1,75}\.fifo\Z")
 NAME_EXPECTED = (
-    "1 to 80 alphanumeric characters, hyphens or underscores (and .fifo at the end of a FIFO queue's)"
+    "1 to 80 alphanumeric characters, hyphens or underscores, with .fifo at the end for a FIFO queue"
 )
 
 DeduplicationScope = Literal["queue", "messageGroup"]
