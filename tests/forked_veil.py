@@ -26,7 +26,7 @@ from typing import IO, Any, Final
 PRELOADED: Final = [
     "apsw", "typer._adapters", "uvloop", "veil.cli.app", "veil.cli.main", "veil.cli.run", "veil.cli.serve", "veil.console.app",
     "veil.consumer.app", "veil.consumer.runner",
-    "veil.server.application", "veil.server.main", "veil.stores.sqlite", "veil.stores.memory",
+    "veil.server.application", "veil.server.main", "veil.stores.memory", "veil.stores.postgres", "veil.stores.sqlite",
 ]  # fmt: skip
 _ROOT: Final = Path(__file__).parents[1]
 _forks: Final = multiprocessing.get_context("forkserver")

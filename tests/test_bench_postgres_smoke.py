@@ -76,6 +76,7 @@ def test_where_pgmq_cannot_be_had_it_says_why(tmp_path: Path, monkeypatch: pytes
         pgmq.fetch(tmp_path / "pgmq")
 
 
+@pytest.mark.soak
 def test_the_cost_of_several_servers_is_told_for_few_and_many_queues(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def test_a_lap_receives_and_deletes_what_it_sent_and_no_more(tmp_path: Path) -> 
     assert 0 <= figures[LIFE].requests - 3 * figures[LIFE].messages <= 3 * 4
 
 
+@pytest.mark.soak
 def test_the_costs_of_growth_are_measured_at_any_size(capsys: pytest.CaptureFixture[str]) -> None:
     growth.measure(1_500, 100, 1, Path("build"))
     shown = capsys.readouterr().out

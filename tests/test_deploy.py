@@ -63,9 +63,7 @@ def tool(name: str) -> str:
 
 
 def run(*command: str | Path, **more: Any) -> str:
-    done = subprocess.run(
-        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, **more
-    )
+    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
     assert done.returncode == 0, done.stdout
     return done.stdout
 

@@ -250,6 +250,6 @@ def test_a_server_without_a_journal_has_nothing_to_learn_from():
         "--port",
         "0",
     ]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(command, capture_output=True, text=True)
     assert ran.returncode == 2
     assert "autopilot=on: expected a journal" in ran.stderr

@@ -40,7 +40,7 @@ def test_help_is_quick_and_loads_nothing_heavy(tmp_path: Path) -> None:
         "heavy = {'boto3', 'apsw', 'rich', 'asyncio', 'uvloop', 'prometheus_client'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else 0)"
     )
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
 
 
@@ -59,9 +59,7 @@ def test_without_an_extra_help_works_and_a_command_says_what_to_install(tmp_path
         "    sys.modules[package] = None\n"  # as if it were not installed
         f"print([run(line.split()) for line in {lines}], file=sys.stderr)"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
+    ran = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
     *told, codes = ran.stderr.splitlines()
     assert codes == str([0] * (len(JOBS) + 1) + [1] * 4), ran.stderr
     assert [line.partition(", which is not installed: ")[2] for line in told] == [
@@ -89,7 +87,7 @@ def completions(line: str) -> list[str]:
         "COMP_CWORD": str(len(line.split()) - 1),
     }
     command = [sys.executable, "-c", "from veil.cli.main import main; main()"]
-    ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(command, env=environ, capture_output=True, text=True)
     assert ran.stderr == ""
     return ran.stdout.split()
 
@@ -127,7 +125,7 @@ def test_a_terminal_that_is_not_utf8_still_gets_its_output(veil: Veil) -> None:
     veil("msg", "send", "orders", "✓")
     command = [sys.executable, "-m", "veil.cli.main", "msg", "receive", "orders"]
     environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(command, env=environ, capture_output=True, text=True)
     assert ran.returncode == 0
     assert "\\u2713" in ran.stdout
 

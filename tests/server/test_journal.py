@@ -140,7 +140,7 @@ def test_the_location_of_another_store_stops_the_start(tmp_path: Path):
     command = [sys.executable, "-m", "veil.cli.main", "serve", "--port", "0", "--config", os.devnull]
     ran = subprocess.run(
         [*command, "--data", str(tmp_path / "theirs"), "--journal", journal],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True,
     )  # fmt: skip
     assert ran.returncode == 1
     assert "holds the journal of another store: name another location" in ran.stderr
@@ -155,10 +155,10 @@ def test_a_restore_goes_on_in_the_same_place_under_a_new_name(tmp_path: Path):
     with VeilServer("--data", str(data), "--journal", place.uri) as server:
         live(server)
         backup = [*veil, "backup", "--data", str(data), str(tmp_path / "monday.veil")]
-        subprocess.run(backup, check=True, capture_output=True, timeout=60)
+        subprocess.run(backup, check=True, capture_output=True)
     subprocess.run(
         [*veil, "restore", str(tmp_path / "monday.veil"), "--data", str(again)],
-        check=True, capture_output=True, timeout=60,
+        check=True, capture_output=True,
     )  # fmt: skip
     with VeilServer("--data", str(again), "--journal", place.uri) as server:
         live(server)

@@ -10,11 +10,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
 
 from tests.faults.server_process import ServerProcess
+from tests.forked_veil import start_veil
 from tests.journal.kit import events_of
 from tests.postgres_server import PostgresServer, why_no_server
 from tests.waiting import until
@@ -61,10 +63,13 @@ def with_password(dsn: str) -> str:
 
 def refused(dsn: str, cwd: Path, *before: str) -> tuple[int, str]:
     command = [*(before or VEIL), "serve", "--port", "0", "--store", dsn]
-    done = subprocess.run(command, capture_output=True, text=True, env=CLEAN, cwd=cwd, timeout=120)
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith("veil: ")
-    return done.returncode, done.stderr
+    with TemporaryFile("w+") as stderr:
+        code = start_veil(command, stdin=subprocess.DEVNULL, stderr=stderr, env=CLEAN, cwd=cwd).wait()
+        stderr.seek(0)
+        said = stderr.read()
+    assert said.count("\n") == 1, said
+    assert said.startswith("veil: ")
+    return code, said
 
 
 def test_a_node_says_where_its_data_lives_and_never_the_password(postgres: str, tmp_path: Path):

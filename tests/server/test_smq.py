@@ -54,9 +54,7 @@ def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         command = [sys.executable, "-m", "veil.cli.main", "serve", "--store", "memory", "--port", "0"]
-        ran = subprocess.run(
-            [*command, "--smq-port", port], capture_output=True, text=True, cwd=tmp_path, timeout=60
-        )
+        ran = subprocess.run([*command, "--smq-port", port], capture_output=True, text=True, cwd=tmp_path)
     assert ran.returncode == 1
     assert f"smq_port={port}: already in use on 127.0.0.1" in ran.stderr
     assert "--smq-port 0 takes a free one" in ran.stderr
@@ -65,12 +63,10 @@ def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path):
 
 def test_help_and_the_settings_in_effect_tell_of_it(tmp_path: Path):
     run = [sys.executable, "-m", "veil.cli.main"]
-    shown = subprocess.run(
-        [*run, "serve", "--help"], capture_output=True, text=True, timeout=60, env={"COLUMNS": "200"}
-    )
+    shown = subprocess.run([*run, "serve", "--help"], capture_output=True, text=True, env={"COLUMNS": "200"})
     assert "--smq-port" in shown.stdout
     config = [*run, "config", "show", "--json", "--smq-port", "9326"]
-    told = subprocess.run(config, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    told = subprocess.run(config, capture_output=True, text=True, cwd=tmp_path)
     rows = [json.loads(line) for line in told.stdout.splitlines()]
     assert {"name": "smq_port", "value": 9326, "origin": "--smq-port"} in rows
 

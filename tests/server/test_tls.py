@@ -539,7 +539,7 @@ def test_doctor_looks_at_the_certificate(
     environ |= {"VEIL_TLS_CERT": str(pair.cert), "VEIL_TLS_KEY": str(pair.key), "VEIL_PORT": "0"}
     done = subprocess.run(
         [sys.executable, "-m", "veil.cli.main", "doctor", "--json"],
-        capture_output=True, text=True, env=environ, cwd=tmp_path, timeout=60,
+        capture_output=True, text=True, env=environ, cwd=tmp_path,
     )  # fmt: skip
     (found,) = [one for one in map(json.loads, done.stdout.splitlines()) if one["check"] == "TLS"]
     assert found["verdict"] == verdict and told in found["text"]

@@ -69,7 +69,6 @@ def test_one_trace_leads_from_the_send_through_the_server_to_the_delete(traced: 
             env=os.environ | server.environ | traced,
             capture_output=True,
             text=True,
-            timeout=60,
         )
         assert done.returncode == 0, done.stderr
     found = spans(traced)

@@ -32,7 +32,7 @@ def aws(port: int, *arguments: str) -> Any:
     }
     endpoint = f"http://127.0.0.1:{port}"
     command = [sys.executable, str(AWS), "--endpoint-url", endpoint, "--output", "json", "sqs", *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr)
     return json.loads(done.stdout) if done.stdout.strip() else {}

@@ -47,7 +47,7 @@ def class_path(version: str, cache: pytest.Cache) -> str:
         return known.read_text()
     goal = ["dependency:build-classpath", f"-Dsdk.version={version}", f"-Dmdep.outputFile={known}"]
     asked = subprocess.run(
-        ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), *goal], capture_output=True, text=True, timeout=300
+        ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), *goal], capture_output=True, text=True
     )
     if asked.returncode:
         said = next((line for line in asked.stdout.splitlines() if "ERROR" in line), asked.stderr[-200:])
@@ -65,10 +65,10 @@ def told(
     quickly = "-XX:TieredStopAtLevel=1"  # nothing here runs long enough for the better compiler
     source = str(HERE / "SmqOperations.java")
     compiler = ["javac", f"-J{quickly}", "-nowarn", "-cp", jars, "-d", str(classes), source]
-    subprocess.run(compiler, check=True, capture_output=True, text=True, timeout=300)
+    subprocess.run(compiler, check=True, capture_output=True, text=True)
     modes = [word for mode, server in servers.items() for word in (mode, str(server.smq_endpoint_url))]
     program = ["java", quickly, "-XX:+UseSerialGC", "-cp", f"{classes}:{jars}", "SmqOperations", *modes]
-    ran = subprocess.run(program, capture_output=True, text=True, timeout=300)
+    ran = subprocess.run(program, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     for server in servers.values():
         server.reset()  # the next version makes queues of the same names

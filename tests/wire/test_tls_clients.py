@@ -48,7 +48,7 @@ def veil(*arguments: str) -> tuple[int, str]:
     """Exit code and all that the command says, in this environment."""
     done = subprocess.run(
         [sys.executable, "-m", "veil.cli.main", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env={name: value for name, value in os.environ.items() if not name.startswith("VEIL_")},
     )  # fmt: skip
     return done.returncode, done.stdout.strip()
