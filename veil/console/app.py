@@ -85,9 +85,8 @@ class Console:
         self.turns = service.turns
         self.depths = DepthCache(service)
         self.journal_lookup = service.lives or JournalLookup(service.store, None)
-        self.findings_read: Any = (
-            None  # the pipeline's findings, and what their file was then; kept by their page
-        )
+        # The pipeline's findings, and what their file was then; kept by their page.
+        self.findings_read: Any = None
         self.drawn_lives: dict[Any, Any] = {}  # by message; kept by its page
         self.templates = templates()
         load_pages()

@@ -256,9 +256,8 @@ class History:
     def __init__(self, service: Service, file: HistoryFile | None = None) -> None:
         self._service, self._clock, self._file = service, service.clock, file
         self._series: dict[Key, _Series] = {}  # the one that did something last is the last
-        self._handled: Counter[tuple[int, int]] = (
-            Counter()
-        )  # messages since the last tick, by queue and bucket
+        # Messages since the last tick, by queue and bucket.
+        self._handled: Counter[tuple[int, int]] = Counter()
         self._troubles: deque[Trouble] = deque(maxlen=TROUBLES_MAX)  # of the server, the latest of them
         self._new_troubles: deque[Trouble] = deque(maxlen=TROUBLES_MAX)  # not written yet
         self.depths: dict[int, QueueDepth] = {}  # of every queue, as of the last look

@@ -97,9 +97,8 @@ class Service:
         self.moves = MoveRunners(store, clock, self.turns, self.rules.type_attributes)
         self.looks = asyncio.Semaphore(LOOKS_AT_ONCE)
         self._background: set[asyncio.Task[Any]] = set()
-        self._heard_elsewhere: list[HeardCallers] | None = (
-            None  # by other nodes; None: nobody has asked them yet
-        )
+        # By other nodes; None: nobody has asked them yet.
+        self._heard_elsewhere: list[HeardCallers] | None = None
         self._share_heard_ms = 0
         self._started = self._stopped = False
         # What the store reports (StoreEvents) goes straight to those whom it concerns.

@@ -73,7 +73,7 @@ _SEQ: Final = pa.schema({"seq": pa.int64()})
 _SEQ_AND_HOW: Final = pa.schema({"seq": pa.int64(), "how": pa.string()})
 
 
-class Row(NamedTuple):
+class StageRow(NamedTuple):
     """What passes between the stages."""
 
     key: int
@@ -81,7 +81,7 @@ class Row(NamedTuple):
     data: bytes
 
 
-Stage = Callable[[int, Sequence[Row]], Iterable[Row]]
+Stage = Callable[[int, Sequence[StageRow]], Iterable[StageRow]]
 
 
 class Slice(NamedTuple):
@@ -118,10 +118,10 @@ class Work:
     months: list[int]
     stored: dict[tuple[str, int], Sequence[str]] = field(default_factory=dict)  # sums: table and part → files
 
-    def split(self, key: int, rows: Sequence[Row]) -> Iterator[Row]:
+    def split(self, key: int, rows: Sequence[StageRow]) -> Iterator[StageRow]:
         """Segments in, events by slice out."""
         if key == 0:  # time alone may have ended a lease: a slice has work to do without any event
-            yield from (Row(number, "begin", b"") for number in range(len(self.slices)))
+            yield from (StageRow(number, "begin", b"") for number in range(len(self.slices)))
         journal = Storage.at(self.journal)
         firsts = np.array([each.first for each in self.slices])
         for name in (name for row in rows for name in json.loads(row.data)):
@@ -133,9 +133,9 @@ class Work:
             found, starts = np.unique(numbers[order], return_index=True)
             events = events.unify_dictionaries().combine_chunks().take(pa.array(order))
             for number, start, end in zip(found, starts, [*starts[1:], len(order)], strict=True):
-                yield Row(int(number), "events", packed(events.slice(start, end - start)))
+                yield StageRow(int(number), "events", packed(events.slice(start, end - start)))
 
-    def make(self, key: int, rows: Sequence[Row]) -> Iterator[Row]:
+    def make(self, key: int, rows: Sequence[StageRow]) -> Iterator[StageRow]:
         """Events of a slice in, its rows written; out come the files' names and what the sums gain."""
         own, tables = self.slices[key], Storage.at(self.tables)
         events = [unpacked(row.data) for row in rows if row.kind == "events"]
@@ -161,7 +161,7 @@ class Work:
             now = dict(zip(LIVES, lives(together, self.newest_ms), strict=True))
             for kind, found in (("gained", now), ("lost", before)):
                 for day, sums in _by_part(sums_of(found["leases"], found["messages"]), _DAY):
-                    yield Row(self.days.index(day), kind, packed(sums))
+                    yield StageRow(self.days.index(day), kind, packed(sums))
             for name in LIVES:
                 for part, found in _by_part(now[name], HOUR_MS):
                     kept[part][name].append(found)
@@ -169,8 +169,8 @@ class Work:
             for name, rows in _kept_apart(pieces):
                 yield self._file(self._write(tables, name, part, rows))
 
-    def _file(self, written: WrittenFile) -> Row:
-        return Row(self.days.index(day_of(written.part)), "file", _encode(written))
+    def _file(self, written: WrittenFile) -> StageRow:
+        return StageRow(self.days.index(day_of(written.part)), "file", _encode(written))
 
     def _touched(self, tables: Storage, hour: Hour, seqs: Ints) -> Ints | None:
         """The order keys of the messages that are to be made anew; None for all."""
@@ -200,7 +200,7 @@ class Work:
             taken.append(rows.filter(pa.array(is_own & is_touched)))
         return stay, left, taken
 
-    def sum_days(self, key: int, rows: Sequence[Row]) -> Iterator[Row]:
+    def sum_days(self, key: int, rows: Sequence[StageRow]) -> Iterator[StageRow]:
         """What the hours of a day gained and lost in; their sums and the day's written."""
         day, tables = self.days[key], Storage.at(self.tables)
         yield from (row._replace(key=0) for row in rows if row.kind == "file")
@@ -211,20 +211,20 @@ class Work:
             return
         gained = added_up(changes)
         for part, found in _by_part(self._with_stored(HOURS, _parts(gained, HOUR_MS), gained), HOUR_MS):
-            yield Row(0, "file", _encode(self._write(tables, HOURS, part, found)))
+            yield StageRow(0, "file", _encode(self._write(tables, HOURS, part, found)))
         whole = self._with_stored(DAYS, [day], gained, begin_of_day_ms)
-        yield Row(0, "file", _encode(self._write(tables, DAYS, day, whole)))
+        yield StageRow(0, "file", _encode(self._write(tables, DAYS, day, whole)))
         of_month = whole if self.is_anew else added_up([(1, gained)], begin_of_day_ms)
-        yield Row(self.months.index(month_of(day)), "gained", packed(of_month))
+        yield StageRow(self.months.index(month_of(day)), "gained", packed(of_month))
 
-    def sum_months(self, key: int, rows: Sequence[Row]) -> Iterator[Row]:
+    def sum_months(self, key: int, rows: Sequence[StageRow]) -> Iterator[StageRow]:
         """What the days of a month gained in; its sums written."""
         yield from (row for row in rows if row.kind == "file")
         days = [(1, unpacked(row.data)) for row in rows if row.kind == "gained"]
         if days:
             month = self.months[key]
             whole = self._with_stored(MONTHS, [month], added_up(days), begin_of_month_ms)
-            yield Row(0, "file", _encode(self._write(Storage.at(self.tables), MONTHS, month, whole)))
+            yield StageRow(0, "file", _encode(self._write(Storage.at(self.tables), MONTHS, month, whole)))
 
     def _with_stored(self, level: str, parts: Iterable[int], gained: Any, begin_ms: Any = None) -> Any:
         """The sums that are stored and the gains together; of a queue or type that nothing is left of, there is no row."""
@@ -265,7 +265,8 @@ class Generation:
         """Write the new files and say what the tables would then be."""
         before = self._before
         reads = [
-            Row(key, "segments", json.dumps(names).encode()) for key, names in enumerate(self._portions())
+            StageRow(key, "segments", json.dumps(names).encode())
+            for key, names in enumerate(self._portions())
         ]
         minutes: dict[int, int] = defaultdict(int)
         newest_ms = before.newest_ms
@@ -306,7 +307,7 @@ class Generation:
             size += segment.size
         yield names
 
-    def _run(self, stages: Sequence[tuple[Stage, int]], rows: Sequence[Row]) -> list[Row]:
+    def _run(self, stages: Sequence[tuple[Stage, int]], rows: Sequence[StageRow]) -> list[StageRow]:
         spark = self._session(sum(each.size for each in self._found.segments))
         return run_here(stages, rows) if spark is None else run_on_spark(spark, stages, rows)
 
@@ -391,11 +392,11 @@ class Generation:
 def _minutes(journal: str) -> Stage:
     """The first look at new segments: how many events there are of each minute of sending."""
 
-    def count(key: int, rows: Sequence[Row]) -> Iterator[Row]:
+    def count(key: int, rows: Sequence[StageRow]) -> Iterator[StageRow]:
         place = Storage.at(journal)
         for name in (name for row in rows for name in json.loads(row.data)):
             counts, newest_ms, troubles = minutes_of(place, name)
-            yield Row(0, "minutes", json.dumps([list(counts.items()), newest_ms, troubles]).encode())
+            yield StageRow(0, "minutes", json.dumps([list(counts.items()), newest_ms, troubles]).encode())
 
     return count
 
@@ -448,11 +449,11 @@ _SCHEMA: Final = "key int, kind string, data binary"
 _ARROW: Final = pa.schema({"key": pa.int32(), "kind": pa.string(), "data": pa.binary()})
 
 
-def run_here(stages: Sequence[tuple[Stage, int]], rows: Iterable[Row]) -> list[Row]:
+def run_here(stages: Sequence[tuple[Stage, int]], rows: Iterable[StageRow]) -> list[StageRow]:
     """The stages one after the other in this process."""
     with ThreadPoolExecutor(min(os.cpu_count() or 1, _THREADS_MAX)) as pool:
         for stage, _ in stages:
-            together: dict[int, list[Row]] = defaultdict(list)
+            together: dict[int, list[StageRow]] = defaultdict(list)
             for row in rows:
                 together[row.key].append(row)
             done = pool.map(lambda own, stage=stage: list(stage(*own)), together.items())
@@ -460,7 +461,9 @@ def run_here(stages: Sequence[tuple[Stage, int]], rows: Iterable[Row]) -> list[R
     return list(rows)
 
 
-def run_on_spark(spark: SparkSession, stages: Sequence[tuple[Stage, int]], rows: Iterable[Row]) -> list[Row]:
+def run_on_spark(
+    spark: SparkSession, stages: Sequence[tuple[Stage, int]], rows: Iterable[StageRow]
+) -> list[StageRow]:
     """The stages as one job of Spark's: before each, the rows of a key come together in a task of their own."""
     from veil.pipeline.spark.workers import check_workers, this_python
 
@@ -470,15 +473,15 @@ def run_on_spark(spark: SparkSession, stages: Sequence[tuple[Stage, int]], rows:
         found: DataFrame = spark.createDataFrame([*rows], _SCHEMA)
         for stage, width in stages:
             found = found.repartitionById(width, found["key"]).mapInArrow(_in_task(stage), _SCHEMA)
-        return [Row(*row) for row in found.collect()]
+        return [StageRow(*row) for row in found.collect()]
 
 
 def _in_task(stage: Stage) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        together: dict[int, list[Row]] = defaultdict(list)
+        together: dict[int, list[StageRow]] = defaultdict(list)
         for batch in batches:
             for row in batch.to_pylist():
-                together[row["key"]].append(Row(**row))
+                together[row["key"]].append(StageRow(**row))
         for key, own in together.items():
             for made in stage(key, own):
                 yield pa.RecordBatch.from_pylist([made._asdict()], _ARROW)

@@ -114,9 +114,8 @@ class GroupCommit:
         self._waiting: list[tuple[Work, tuple[Any, ...], asyncio.Future[Any], bool]] = []
         self._open = False
         self._syncing = False
-        self._lent = (
-            False  # the end of a checkpoint has the connection, or it waits for the sync before it can go on
-        )
+        # The end of a checkpoint has the connection, or it waits for the sync before it can go on.
+        self._lent = False
         self._scheduled = False
         self._gathered = 0  # operations that the group had a turn of the loop ago
         self._latest_size = 0  # of the group before
