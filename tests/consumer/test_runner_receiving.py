@@ -360,7 +360,9 @@ async def test_what_waits_for_its_delete_is_held_and_is_not_deleted_once_it_is_l
     class Api:
         bulk_max = BATCH_MAX
 
-        async def delete(self, url: str, receipts: list[str]) -> list[ApiError | None]:
+        async def delete(
+            self, url: str, receipts: list[str], *, said: tuple[()] = ()
+        ) -> list[ApiError | None]:
             return await calls.send(receipts)
 
     async def no_pause(seconds: float) -> None: ...

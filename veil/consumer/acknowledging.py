@@ -163,8 +163,8 @@ class Deletes(Batcher[Message]):
     ) -> None:
         async def delete(messages: Sequence[Message]) -> list[ApiError | None]:
             receipts = [message.raw.receipt for message in messages]
-            said = masked_together([message.told() for message in messages])
-            return await (api.delete(url, receipts, said=said) if any(said) else api.delete(url, receipts))
+            said = [message.told() for message in messages]
+            return await api.delete(url, receipts, said=masked_together(said) if any(said) else ())
 
         super().__init__(delete, sleep=sleep, random=random, count_max=lambda: api.bulk_max)
         self._handled: OrderedDict[str, None] = OrderedDict()

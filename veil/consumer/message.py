@@ -114,7 +114,7 @@ class Message:
 
     def told(self, otherwise: Said | None = None) -> Said | None:
         """What the queue is told with the end of this attempt; `otherwise` where its handler did not fail."""
-        said = self.said or otherwise
+        said = otherwise if self.say is None and self._said is None else self.said or otherwise
         if self.worked_ms is None:
             return said
         return Said(*(said or NOT_SAID)[:-1], self.worked_ms)

@@ -94,23 +94,18 @@ class MessageProcessor:
 
     async def work(self, messages: Sequence[Message]) -> list[Outcome | None]:
         """What is to become of each; None: nothing, its lease is lost. Raises nothing but cancellation."""
-        if len(messages) == 1 and not self._deletes.was_handled(messages[0].id):  # nearly always
-            handler = self._table.pick(messages[0])
-            if isinstance(handler, Handler):
-                return [await handler.call(messages[0])]
+        handler = self._table.pick(messages[0])  # of all of them
         fresh = [message for message in messages if not self._deletes.was_handled(message.id)]
-        found: dict[int, Outcome | None] = {id(message): Delete() for message in messages}
-        if fresh:
-            handler = self._table.pick(fresh[0])
-            outcomes: Sequence[Outcome | None]
-            if handler is None:
-                outcomes = [self._table.unhandled(message) for message in fresh]
-            elif isinstance(handler, Handler):
-                outcomes = [await handler.call(message) for message in fresh]
-            else:
-                outcomes = await handler.call(fresh)
-            found.update((id(message), outcome) for message, outcome in zip(fresh, outcomes, strict=True))
-        return [found[id(message)] for message in messages]
+        if handler is None:
+            outcomes = [self._table.unhandled(message) for message in fresh]
+        elif isinstance(handler, Handler):
+            outcomes = [await handler.call(message) for message in fresh]
+        else:
+            outcomes = await handler.call(fresh) if fresh else []
+        if len(fresh) == len(messages):
+            return outcomes
+        found = dict(zip(map(id, fresh), outcomes, strict=True))
+        return [found.get(id(message), Delete()) for message in messages]
 
     def settle_at_once(
         self, message: Message, outcome: Outcome | None, done: Callable[[ApiError | None], None]
@@ -138,7 +133,7 @@ class MessageProcessor:
         if all(end == _GONE for end in ends):
             return True
         back = [(message, end) for message, end in zip(messages, ends, strict=True) if end >= 0]
-        await self._make_visible(back + await self._taken_over(halt()))
+        await self._releases.give_back(back + await self._taken_over(halt()))
         for outcome in outcomes:
             if isinstance(outcome, Fatal):
                 self._on_fatal(outcome.reason or "a handler asked for it")
@@ -146,13 +141,13 @@ class MessageProcessor:
 
     async def give_back(self, messages: Sequence[Message]) -> None:
         """Make messages that were not begun visible at once, from the first on."""
-        await self._make_visible(await self._taken_over(messages))
+        await self._releases.give_back(await self._taken_over(messages))
 
     async def abandon(self, messages: Sequence[Message]) -> None:
         """Give back what handlers hold that do not end; whatever they still do is of no account."""
         await self._keeper.let_go(*(message.lease for message in messages))
         why = "the consumer stopped, and its handler did not"
-        await self._make_visible([(message, 0) for message in messages if message.lease.lose(why)])
+        await self._releases.give_back([(message, 0) for message in messages if message.lease.lose(why)])
 
     async def _end(self, message: Message, outcome: Outcome | None) -> int:
         """Carry out whatever ends at the message itself: _GONE, _LEFT, or the seconds after which it is to be visible."""
@@ -215,10 +210,6 @@ class MessageProcessor:
         """Those whose leases can still be ended, now ended, to be made visible at once."""
         await self._keeper.let_go(*(message.lease for message in messages))
         return [(message, 0) for message in messages if message.lease.end()]
-
-    async def _make_visible(self, changes: Sequence[tuple[Message, int]]) -> None:
-        if changes:
-            await self._releases.give_back(changes)
 
 
 # ---- the copy that goes to the dead letters, with what happened written on it as attributes
