@@ -1,4 +1,4 @@
-"""What holds for every test: none leaves its logging behind for the next; and a database for those that ask for one."""
+"""What holds for every test: none leaves its logging behind for the next; a database, and moto, for those that ask for one."""
 
 from __future__ import annotations
 
@@ -57,6 +57,17 @@ def logging_as_before() -> Iterator[None]:
     root.handlers[:] = before[0]
     root.setLevel(before[1])
     own.setLevel(before[2])
+
+
+@pytest.fixture(scope="session")
+def moto_endpoint() -> Iterator[str]:
+    """Somebody else's SQS and S3, on this machine; what is made there stays, also for tests of other files."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    yield "http://{}:{}".format(*server.get_host_and_port())
+    server.stop()
 
 
 @pytest.fixture

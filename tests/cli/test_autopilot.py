@@ -84,34 +84,27 @@ def test_from_the_tag_to_the_change_and_back(world: World, autopilot: Autopilot,
 
 
 def test_against_another_sqs_the_consumers_own_journal_takes_the_place_of_the_servers(
-    tmp_path: Path, autopilot: Autopilot, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, autopilot: Autopilot, moto_endpoint: str, monkeypatch: pytest.MonkeyPatch
 ):
-    from moto.server import ThreadedMotoServer
-
     for name, value in (("ACCESS_KEY_ID", "any"), ("SECRET_ACCESS_KEY", "any"), ("REGION", REGION)):
         monkeypatch.setenv(f"AWS_{name}", value)
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    moto.start()
-    try:
-        world = World(tmp_path, "http://{}:{}".format(*moto.get_host_and_port()))
-        world.create(600, "apply every=0")
-        asyncio.run(overrun(world, 40, monkeypatch))
-        ran = autopilot(world, "--once", *PLACES)
-        assert "orders: change: 10 min to" in ran.out, ran.err
-        assert world.timeout_s is not None
-        assert world.timeout_s >= 900
-        (change,) = world.actions("change")
-        assert (change["outcome"], change["account"]) == ("done", "123456789012")
+    world = World(tmp_path, moto_endpoint)
+    world.create(600, "apply every=0")
+    asyncio.run(overrun(world, 40, monkeypatch))
+    ran = autopilot(world, "--once", *PLACES)
+    assert "orders: change: 10 min to" in ran.out, ran.err
+    assert world.timeout_s is not None
+    assert world.timeout_s >= 900
+    (change,) = world.actions("change")
+    assert (change["outcome"], change["account"]) == ("done", "123456789012")
 
-        assert autopilot(world, "undo", "orders", "--tables", "tables", "--region", REGION).code == 0
-        assert world.timeout_s == 600
-        world.queues.set_timeout("orders", 700)  # a person's own change
-        assert "a person changed the timeout" in autopilot(world, "--once", *PLACES).out
-        assert world.timeout_s == 700
-        world.client.on_queue("DeleteQueue", "orders")
-        world.client.close()
-    finally:
-        moto.stop()
+    assert autopilot(world, "undo", "orders", "--tables", "tables", "--region", REGION).code == 0
+    assert world.timeout_s == 600
+    world.queues.set_timeout("orders", 700)  # a person's own change
+    assert "a person changed the timeout" in autopilot(world, "--once", *PLACES).out
+    assert world.timeout_s == 700
+    world.client.on_queue("DeleteQueue", "orders")
+    world.client.close()
 
 
 async def overrun(world: World, messages: int, monkeypatch: pytest.MonkeyPatch) -> None:

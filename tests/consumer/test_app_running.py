@@ -49,24 +49,15 @@ def veil(veil_server: VeilServer, aws_environ: None) -> Place:
 
 
 @pytest.fixture
-def moto(aws_environ: None) -> Iterator[Place]:
+def moto(aws_environ: None, moto_endpoint: str) -> Iterator[Place]:
     import boto3
-    from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    try:
-        client = boto3.client("sqs", endpoint_url=endpoint, region_name="us-east-1")
-        # So few that one receive takes all: a receive that waits there never learns that a group has become free.
-        yield Place(client, endpoint, members=4)
-    finally:
-        reset = urllib.request.Request(f"{endpoint}/moto-api/reset", method="POST")
-        urllib.request.urlopen(
-            reset, timeout=60
-        ).close()  # its queues belong to the process, not to the server
-        server.stop()
+    # So few that one receive takes all: a receive that waits there never learns that a group has become free.
+    yield Place(
+        boto3.client("sqs", endpoint_url=moto_endpoint, region_name="us-east-1"), moto_endpoint, members=4
+    )
+    reset = urllib.request.Request(f"{moto_endpoint}/moto-api/reset", method="POST")
+    urllib.request.urlopen(reset, timeout=60).close()
 
 
 @pytest.fixture(params=["veil", "moto"])

@@ -11,7 +11,6 @@ from typing import Any
 import boto3
 import pytest
 import uvloop
-from moto.server import ThreadedMotoServer
 
 from tests.consumer.sqs_kit import client_of, failure_of, forget_aws
 from veil.client.api import ApiError, Attribute, Failure, RawMessage
@@ -43,15 +42,6 @@ def keyed_server() -> Iterator[VeilServer]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def moto_server() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
 @pytest.fixture(params=["veil", "veil with keys", "moto"])
 async def service(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -63,7 +53,7 @@ async def service(
         case "veil with keys":
             endpoint = request.getfixturevalue("keyed_server").endpoint_url
         case _:
-            endpoint = request.getfixturevalue("moto_server")
+            endpoint = request.getfixturevalue("moto_endpoint")
     boto = boto3.client(
         "sqs",
         endpoint_url=endpoint,

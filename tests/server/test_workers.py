@@ -465,23 +465,22 @@ def test_no_lease_lapses_while_there_is_no_worker_to_take_its_renewal(serve, clo
     """Neither after the death of the only one, nor after a restart before the first one serves."""
     given = ("--workers", "1", "--queues", "orders")
     crew = Crew(serve(*given), closing_all)
-    short = {"VisibilityTimeout": "4"}
-    assert crew.watcher.call("SetQueueAttributes", QueueUrl="orders", Attributes=short)[0] == 200
     crew.watcher.send("x")
     [message] = crew.watcher.receive()
-    assert crew.watcher.in_flight() == 1
 
     def is_held() -> bool:
+        """Whether nobody else can have it; if so, it is held for 4 s from now."""
         client = crew.connect()
         renewal = {"ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 4}
         is_free = bool(client.receive())
         return not is_free and client.call("ChangeMessageVisibility", QueueUrl="orders", **renewal)[0] == 200
 
     [worker] = crew.workers()
+    assert is_held()
     os.kill(worker, signal.SIGKILL)
     hold_up(tmp_path, {worker})
-    assert is_held()
     before = set(crew.workers())
+    assert is_held()
     crew.server.process.kill()
     with ThreadPoolExecutor(1) as thread:
         late = thread.submit(hold_up, tmp_path, before)
