@@ -10,7 +10,7 @@ from veil.consumer.handlers.running import HandlingSettings
 from veil.consumer.handlers.table import HandlerTable
 from veil.consumer.message import Message
 from veil.consumer.outcomes import (
-    DEFAULT_FAILURE,
+    DEFAULT_BACKOFF,
     LABELS,
     Backoff,
     DeadLetter,
@@ -56,9 +56,9 @@ def test_the_most_specific_class_wins_whatever_the_order_of_writing() -> None:
 
 
 def test_what_no_class_covers_backs_off() -> None:
-    assert decided({ValueError: Discard()}, KeyError()) == DEFAULT_FAILURE
-    assert decided(None, KeyError()) == DEFAULT_FAILURE
-    assert isinstance(DEFAULT_FAILURE, Backoff)
+    assert decided({ValueError: Discard()}, KeyError()) == DEFAULT_BACKOFF
+    assert decided(None, KeyError()) == DEFAULT_BACKOFF
+    assert isinstance(DEFAULT_BACKOFF, Backoff)
 
 
 def test_one_outcome_is_for_all() -> None:
@@ -78,8 +78,8 @@ def test_a_function_that_fails_or_answers_nonsense_falls_to_the_default(caplog: 
     def broken(error: BaseException, message: Message) -> Outcome:
         raise RuntimeError("oops")
 
-    assert decided(broken, KeyError()) == DEFAULT_FAILURE
-    assert decided(lambda error, message: "retry", KeyError()) == DEFAULT_FAILURE
+    assert decided(broken, KeyError()) == DEFAULT_BACKOFF
+    assert decided(lambda error, message: "retry", KeyError()) == DEFAULT_BACKOFF
     assert "the failure policy itself failed" in caplog.text
     assert "returned 'retry', expected an Outcome" in caplog.text
 
@@ -130,7 +130,7 @@ def test_a_policy_that_cannot_work_is_refused_at_once(spec: Any, words: str) -> 
     ("verdict", "outcome"),
     [
         (Retry(after_s=90), RetryAfter(90)),
-        (Retry("busy"), DEFAULT_FAILURE),
+        (Retry("busy"), DEFAULT_BACKOFF),
         (RetryNow(), Release()),
         (Reject("no such customer"), DeadLetter("no such customer")),
         (Drop(), Discard()),

@@ -332,7 +332,7 @@ async def test_the_observer_is_told_of_every_ending_with_its_time() -> None:
         if body == "bad":
             raise ValueError
 
-    settings = HandlingSettings(observer=told, monotonic=time)
+    settings = HandlingSettings(observer=told.handled, monotonic=time)
     handler = a_handler(ship, settings, on_failure=Discard(), name="ship")
     for body in ("good", "bad"):
         await handler.call(a_message(body, time=time))
@@ -343,13 +343,12 @@ async def test_the_observer_is_told_of_every_ending_with_its_time() -> None:
 
 
 async def test_an_observer_that_fails_does_not_fail_the_message() -> None:
-    class Broken:
-        def handled(self, *arguments: Any) -> None:
-            raise RuntimeError("no room")
+    def broken(*arguments: Any) -> None:
+        raise RuntimeError("no room")
 
     async def ship(body: str) -> None: ...
 
-    assert await a_handler(ship, HandlingSettings(observer=Broken())).call(a_message()) == Delete()
+    assert await a_handler(ship, HandlingSettings(observer=broken)).call(a_message()) == Delete()
 
 
 async def test_a_failure_is_logged_with_the_facts_of_the_message_and_without_its_body(caplog: Any) -> None:

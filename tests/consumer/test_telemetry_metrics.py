@@ -29,7 +29,7 @@ def samples(metrics: ConsumerMetrics) -> dict[tuple[Any, ...], float]:
 
 async def test_handlers_are_counted_by_outcome_and_timed() -> None:
     metrics, time = ConsumerMetrics(), ManualTime()
-    table = HandlerTable(HandlingSettings(observer=metrics, monotonic=time), on_failure=Discard())
+    table = HandlerTable(HandlingSettings(observer=metrics.handled, monotonic=time), on_failure=Discard())
 
     @table.handler(name="ship")
     async def ship(body: str) -> None:

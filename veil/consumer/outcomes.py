@@ -126,8 +126,11 @@ def _check(owner: str, name: str, value: object, least: float, most: float) -> N
 
 # Between this decision and the service's there is a request; a delay to the last second would be refused.
 _MARGIN_S = 1.0
-# A bare `Retry()` waits as the default policy would.
-DEFAULT_BACKOFF = Backoff(base_s=5.0)
+# What a failure comes to unless a policy says otherwise, and a bare `Retry()`. Time for what is broken to mend, growing with
+# every receive, but short enough to notice that it has: 5, 10, 20 s, … to a quarter of an hour, less a random share, so that
+# what failed together does not return together. Letting the window run out would make crash recovery and retries share one
+# number; releasing at once would burn the receives of the redrive policy in a second.
+DEFAULT_BACKOFF: Final = Backoff(base_s=5.0)
 
 
 class Verdict(Exception):
@@ -211,12 +214,6 @@ def settled(outcome: Outcome, lease: Lease, receive_count: int, random: Callable
 Decide = Callable[[BaseException, Message], Outcome]
 FailureSpec = Outcome | Mapping[type[BaseException], Outcome] | Decide
 
-# Time for what is broken to mend, growing with every receive, but short enough to notice that it has: 5, 10, 20 s, … to a
-# quarter of an hour, less a random share, so that what failed together does not return together. Letting the window run out
-# would make crash recovery and retries share one number; releasing at once would burn the receives of the redrive policy
-# in a second.
-DEFAULT_FAILURE: Final = DEFAULT_BACKOFF
-
 
 class PolicyRefused(TypeError):
     """The failure policy cannot be acted upon."""
@@ -229,7 +226,7 @@ class FailurePolicy:
     function itself fails on, falls to `otherwise`.
     """
 
-    def __init__(self, spec: FailureSpec | None = None, *, otherwise: Outcome = DEFAULT_FAILURE) -> None:
+    def __init__(self, spec: FailureSpec | None = None, *, otherwise: Outcome = DEFAULT_BACKOFF) -> None:
         _check_spec(spec)
         self._spec = otherwise if spec is None else spec
         self._otherwise = otherwise

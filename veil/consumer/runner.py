@@ -234,7 +234,7 @@ class Runner:
         handling = self._table.settings
         handling.has_dead_letters = facts.dead_letters_url is not None
         handling.monotonic, handling.random = dependencies.monotonic, random.random
-        handling.observer, handling.error_texts = self, settings.error_texts
+        handling.observer, handling.error_texts = self.handled, settings.error_texts
         if self._table.has_sync:
             handling.executor = self._executor = ThreadPoolExecutor(settings.concurrency, "veil-handler")
         self._metrics.watch(

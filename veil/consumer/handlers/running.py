@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from veil.consumer.handlers.payload import AnswerRefused, LeaseLost, PayloadRefused
 from veil.consumer.handlers.signature import Dependency, is_coroutine_function
@@ -87,15 +87,6 @@ def _through(middleware: Any, call_next: Any, given: Any) -> Any:
 # ---- shared by all handlers
 
 
-class HandlingObserver(Protocol):
-    """Is told what became of every message and how long its handler took.
-
-    No outcome means that its lease was lost, 0 seconds that no handler was begun.
-    """
-
-    def handled(self, message: Message, handler: str, outcome: Outcome | None, seconds: float) -> None: ...
-
-
 @dataclass(slots=True)
 class HandlingSettings:
     """Set up by the runner before the first message; the same object for every handler."""
@@ -106,7 +97,9 @@ class HandlingSettings:
     has_dead_letters: bool = False
     error_texts: bool = True  # told with a failed attempt
     executor: Executor | None = None  # None: the event loop's own
-    observer: HandlingObserver | None = None
+    # Is told what became of every message, by which handler, and how long that took. No outcome means that the lease was lost,
+    # 0 seconds that no handler was begun.
+    observer: Callable[[Message, str, Outcome | None, float], None] | None = None
     random: Callable[[], float] = random.random
     monotonic: Callable[[], float] = time.monotonic
 
@@ -198,7 +191,7 @@ class Judge:
         observer = self._settings.observer
         if observer is not None:
             try:
-                observer.handled(message, self._name, outcome, seconds)
+                observer(message, self._name, outcome, seconds)
             except Exception:
                 _log.exception("the observer of handled messages failed")
         return outcome
