@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.wire.kit import Refused, Wire
 from tests.wire.listening import listening
 from veil.client.api import ApiError, Failure
-from veil.pipeline.queues import QueueAddress, QueueClient
+from veil.pipeline.queues import AttributeValue, HoldContent, QueueAddress, QueueClient
 
 
 @pytest.fixture
@@ -39,12 +40,15 @@ def test_a_batch_is_read_twice_kept_and_acknowledged(client: QueueClient) -> Non
     first = client.receive_hold("epoch", 0, part, 2, 60).result()
     again = client.receive_hold("epoch", 0, part, 2, 60).result()
 
-    assert [message.body for message in first.messages or []] == ["a", "b"]
+    found = first.columns
+    assert found.body == ["a", "b"]
     assert again == first
-    message = (first.messages or [])[0]
-    assert message.attributes["colour"].string_value == "blue"
-    assert message.system["ApproximateReceiveCount"] == "1"
-    assert {"SentTimestamp", "SenderId"} <= message.system.keys()
+    assert found.attributes is not None
+    assert [own["colour"].string_value for own in found.attributes if own] == ["blue", "blue"]
+    assert found.system["ApproximateReceiveCount"] == ["1", "1"]
+    assert found.system.keys() == {
+        "SenderId", "SentTimestamp", "ApproximateReceiveCount", "ApproximateFirstReceiveTimestamp",
+    }  # fmt: skip
     tally = client.extend_holds("epoch", "driver", 60)
     assert (tally.messages, tally.lost) == (2, 0)
     tally = client.delete_holds("epoch", "driver", 0)
@@ -54,10 +58,10 @@ def test_a_batch_is_read_twice_kept_and_acknowledged(client: QueueClient) -> Non
 
 
 def test_a_part_that_found_nothing_finds_nothing_again(client: QueueClient) -> None:
-    assert client.receive_hold("epoch", 0, 0, 10).result().messages == []
+    assert client.receive_hold("epoch", 0, 0, 10).result().columns.body == []
     send(client, "late")
     content = client.receive_hold("epoch", 0, 0, 10).result()
-    assert (content.messages, content.lost) == ([], 0)
+    assert (content.columns.body, content.lost) == ([], 0)
 
 
 def test_a_late_reader_and_a_driver_that_was_replaced_are_refused(client: QueueClient) -> None:
@@ -77,7 +81,7 @@ def test_a_thousand_messages_are_received_and_deleted_in_two_calls(client: Queue
     batch = [{"MessageBody": f"m{number}"} for number in range(1_000)]
     client.send(batch)
     content = client.receive_hold("epoch", 0, 0, 1_000, 60).result()
-    assert len(content.messages or []) == 1_000
+    assert len(content.columns.body) == 1_000
     assert client.delete_holds("epoch", "driver", 0).messages == 1_000
 
 
@@ -101,6 +105,29 @@ async def test_receipts_of_a_hold_work_like_any_others(wire: Wire) -> None:
         "Messages": 0,
         "Lost": 1,
     }
+
+
+async def test_columns_tell_what_the_messages_tell(wire: Wire) -> None:
+    url = await wire.queue("q.fifo", FifoQueue="true")
+    blue = {"colour": {"DataType": "String", "StringValue": "blue"}}
+    picture = {"picture": {"DataType": "Binary", "BinaryValue": "AAE="}}
+    for number, own in enumerate([{}, blue, picture]):
+        send = {"MessageBody": f"m{number}", "MessageGroupId": "g", "MessageDeduplicationId": str(number)}
+        await wire.call("SendMessage", QueueUrl=url, **send, **({"MessageAttributes": own} if own else {}))
+    named = {"QueueUrl": url, "Stream": "s", "Batch": 0, "Part": 0, "MaxNumberOfMessages": 10}
+
+    columns = await wire.call("Veil.ReceiveHold", InColumns=True, **named)
+    messages = await wire.call("Veil.ReceiveHold", **named)
+    as_columns = msgspec.json.decode(msgspec.json.encode(columns), type=HoldContent).columns
+    of_messages = msgspec.json.decode(msgspec.json.encode(messages), type=HoldContent).columns
+    of_messages.attributes = [own or None for own in of_messages.attributes or []]
+    assert as_columns == of_messages
+    assert as_columns.system["MessageGroupId"] == ["g", "g", "g"]
+    assert as_columns.attributes == [
+        None,
+        {"colour": AttributeValue("String", "blue")},
+        {"picture": AttributeValue("Binary", binary_value=b"\0\1")},
+    ]
 
 
 async def test_the_windows_of_a_hold_are_the_queues_own_unless_given(wire: Wire) -> None:

@@ -208,7 +208,13 @@ class QueueClient(ServiceClient):
         self, stream: str, batch: int, part: int, count: int, visibility_s: int | None = None
     ) -> Future[HoldContent]:
         """The messages under that name, the same whenever it is asked; asked for now, there when waited for."""
-        given = {"Stream": stream, "Batch": batch, "Part": part, "MaxNumberOfMessages": count}
+        given = {
+            "Stream": stream,
+            "Batch": batch,
+            "Part": part,
+            "MaxNumberOfMessages": count,
+            "InColumns": True,
+        }
         if visibility_s is not None:
             given["VisibilityTimeout"] = visibility_s
         return self._loop.begin(self._own("ReceiveHold", given, HoldContent))
@@ -342,20 +348,66 @@ class AttributeValue(msgspec.Struct, rename="pascal", omit_defaults=True):
     binary_value: bytes | None = None
 
 
-class HeldMessage(msgspec.Struct, rename="pascal"):
-    """A message of a hold. Its receipt is not asked for: holds are extended and deleted by name."""
+class PeekedMessage(msgspec.Struct, rename="pascal"):
+    """A message that was looked at; `visible_at` says, in ms, when one in flight or delayed will be visible."""
 
     message_id: str
     body: str = ""
     system: dict[str, str] = msgspec.field(name="Attributes", default_factory=dict)
     attributes: dict[str, AttributeValue] = msgspec.field(name="MessageAttributes", default_factory=dict)
+    state: str = ""
+    visible_at: int | None = None
+    sequence_number: str = ""
+
+
+class MessageColumns(msgspec.Struct, rename="pascal"):
+    """Messages by column, as the source makes rows of them. `system` has a column for each attribute that the service itself
+    set on any of them; `attributes` is None where no message has any of its own."""
+
+    message_id: list[str]
+    body: list[str]
+    system: dict[str, list[str | None]] = msgspec.field(name="Attributes")
+    attributes: list[dict[str, AttributeValue] | None] | None = msgspec.field(
+        name="MessageAttributes", default=None
+    )
+
+    @classmethod
+    def of(cls, messages: Sequence[RawMessage | PeekedMessage]) -> MessageColumns:
+        """Messages that came one by one."""
+        names = dict.fromkeys(name for message in messages for name in message.system)
+        return cls(
+            [message.message_id for message in messages],
+            [message.body for message in messages],
+            {name: [message.system.get(name) for message in messages] for name in names},
+            [_own_attributes(message) for message in messages],
+        )
+
+
+def _own_attributes(message: RawMessage | PeekedMessage) -> dict[str, AttributeValue]:
+    if isinstance(message, PeekedMessage):
+        return message.attributes
+    return {
+        name: AttributeValue(kind, binary_value=value)
+        if isinstance(value, bytes)
+        else AttributeValue(kind, value)
+        for name, (kind, value) in message.attributes.items()
+    }
 
 
 class HoldContent(msgspec.Struct, rename="pascal"):
-    """What is under the name of a hold; `lost` counts what could not be kept."""
+    """What is under the name of a hold, without receipts: holds are extended and deleted by name. `lost` counts what could
+    not be kept."""
 
-    messages: list[HeldMessage] | None = None
+    messages: MessageColumns | list[PeekedMessage] | None = None  # a list from a server that knows no columns
     lost: int = 0
+
+    @property
+    def columns(self) -> MessageColumns:
+        return (
+            self.messages
+            if isinstance(self.messages, MessageColumns)
+            else MessageColumns.of(self.messages or ())
+        )
 
 
 class HoldTally(msgspec.Struct, rename="pascal"):
@@ -367,14 +419,6 @@ class HoldTally(msgspec.Struct, rename="pascal"):
     messages: int = 0
     lost: int = 0
     repeated: bool = False
-
-
-class PeekedMessage(HeldMessage, rename="pascal"):
-    """A message that was looked at; `visible_at` says, in ms, when one in flight or delayed will be visible."""
-
-    state: str = ""
-    visible_at: int | None = None
-    sequence_number: str = ""
 
 
 class PeekedPage(msgspec.Struct, rename="pascal"):

@@ -223,10 +223,20 @@ class ReceiveHoldInput(OnQueue):
     Part: Long | None = None
     MaxNumberOfMessages: Int | None = None
     VisibilityTimeout: Int | None = None
+    InColumns: bool = False
+
+
+class MessageColumns(Shape):
+    """Messages by column. Of the system attributes those that any of them has; `MessageAttributes` where any has some."""
+
+    MessageId: list[str]
+    Body: list[str]
+    Attributes: dict[str, list[str | None]]
+    MessageAttributes: list[AttributeValues | None] | None = None
 
 
 class ReceiveHoldOutput(Shape):
-    Messages: list[ReceivedMessage]
+    Messages: list[ReceivedMessage] | MessageColumns
     Lost: int
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from veil.pipeline.queues import PeekedMessage, QueueAddress, QueueClient, shared
+from veil.pipeline.queues import MessageColumns, PeekedMessage, QueueAddress, QueueClient, shared
 from veil.pipeline.source.columns import instants, to_batch
 from veil.pipeline.source.stream import SourcePartition
 
@@ -65,7 +65,7 @@ class BrowsedPart(SourcePartition):
                     # Nobody has received it by this.
                     "received_at": pa.nulls(len(messages), pa.timestamp("us", tz="UTC")),
                 }
-                yield to_batch(messages, self.queue, schema, 0, more)
+                yield to_batch(MessageColumns.of(messages), self.queue, schema, 0, more)
             token = page.next_token
             if token is None:
                 return

@@ -6,15 +6,14 @@ import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
-from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypedDict
+from itertools import accumulate
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 
 import msgspec
 
-from veil.client.api import Attribute
 from veil.core.text import whole_number
 from veil.pipeline.options import OptionError
-from veil.pipeline.queues import AttributeValue
+from veil.pipeline.queues import AttributeValue, MessageColumns
 from veil.pipeline.sql import ATTRIBUTES
 
 if TYPE_CHECKING:
@@ -41,19 +40,6 @@ _NAMES: Final = (
 )  # fmt: skip
 
 
-class RowMessage(Protocol):
-    """A message as a row needs it; `system` are the attributes that the service itself set."""
-
-    @property
-    def message_id(self) -> str: ...
-    @property
-    def body(self) -> str: ...
-    @property
-    def attributes(self) -> Mapping[str, Attribute] | Mapping[str, AttributeValue]: ...
-    @property
-    def system(self) -> Mapping[str, str]: ...
-
-
 def schema_of(body_schema: str | None, *, browsing: bool = False) -> str:
     """The source's columns in Spark's words."""
     columns = SCHEMA.rstrip() + _BROWSED if browsing else SCHEMA
@@ -74,7 +60,7 @@ def check_columns(names: Sequence[str]) -> None:
 
 
 def to_batch(
-    messages: Sequence[RowMessage],
+    messages: MessageColumns,
     queue: str,
     schema: pa.Schema,
     received_ms: int | Sequence[int],
@@ -83,32 +69,32 @@ def to_batch(
     """The messages as one Arrow batch of the schema (that of `schema_of`, or some of its columns)."""
     import pyarrow as pa
 
+    count = len(messages.message_id)
+
     def column(name: str) -> Any:
         if more is not None and name in more:
             return more[name]
         match name:
             case "message_id":
-                return pa.array([message.message_id for message in messages], pa.string())
+                return pa.array(messages.message_id, pa.string())
             case "body":
-                return body_column([message.body for message in messages], schema.field("body").type)
+                return body_column(messages.body, schema.field("body").type)
             case "body_text":
-                return pa.array([message.body for message in messages], pa.string())
+                return pa.array(messages.body, pa.string())
             case "attributes":
-                return _attributes(messages)
+                return _attributes(messages.attributes or [None] * count)
             case "system_attributes":
-                return _system(messages)
+                return _system(messages.system, count)
             case "sent_at":
                 return _instants(_numbers(messages, "SentTimestamp", pa.int64()))
             case "received_at":
                 if isinstance(received_ms, int):
-                    return pa.repeat(
-                        pa.scalar(received_ms * 1000, pa.timestamp("us", tz="UTC")), len(messages)
-                    )
+                    return pa.repeat(pa.scalar(received_ms * 1000, pa.timestamp("us", tz="UTC")), count)
                 return instants(received_ms)
             case "receive_count":
                 return _numbers(messages, "ApproximateReceiveCount", pa.int32())
             case "queue":
-                return pa.repeat(pa.scalar(queue), len(messages))
+                return pa.repeat(pa.scalar(queue), count)
         raise ValueError(f"no column {name}")
 
     return pa.RecordBatch.from_arrays([column(name) for name in schema.names], schema=schema)
@@ -127,45 +113,41 @@ def _instants(milliseconds: Any) -> Any:
     return milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
 
 
-def _attributes(messages: Sequence[RowMessage]) -> Any:
+def _attributes(each: Sequence[Mapping[str, AttributeValue] | None]) -> Any:
     import pyarrow as pa
 
-    offsets, names, kinds = [0], list[str](), list[str]()
-    texts, raws = list[str | None](), list[bytes | None]()
-    for message in messages:
-        if message.attributes:
-            for name, value in message.attributes.items():
-                names.append(name)
-                kinds.append(value.data_type)
-                if isinstance(value, AttributeValue):
-                    texts.append(value.string_value)
-                    raws.append(value.binary_value)
-                else:
-                    texts.append(value.value if isinstance(value.value, str) else None)
-                    raws.append(value.value if isinstance(value.value, bytes) else None)
-        offsets.append(len(names))
-    values = pa.StructArray.from_arrays(
-        [pa.array(kinds, pa.string()), pa.array(texts, pa.string()), pa.array(raws, pa.binary())],
-        names=["data_type", "string_value", "binary_value"],
-    )
-    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(names, pa.string()), values)
+    values = [value for own in each if own for value in own.values()]
+    offsets = [0, *accumulate(len(own) if own else 0 for own in each)]
+    names = [name for own in each if own for name in own]
+    parts = [
+        pa.array([value.data_type for value in values], pa.string()),
+        pa.array([value.string_value for value in values], pa.string()),
+        pa.array([value.binary_value for value in values], pa.binary()),
+    ]
+    structs = pa.StructArray.from_arrays(parts, names=["data_type", "string_value", "binary_value"])
+    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(names, pa.string()), structs)
 
 
-def _system(messages: Sequence[RowMessage]) -> Any:
+def _system(columns: Mapping[str, Sequence[str | None]], count: int) -> Any:
+    """A map for each row, of the columns that are not null there."""
+    import numpy as np
     import pyarrow as pa
 
-    each = [message.system for message in messages]
-    offsets = [0, *accumulate(map(len, each))]
-    names = pa.array(list(chain.from_iterable(each)), pa.string())
-    values = pa.array([value for system in each for value in system.values()], pa.string())
-    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), names, values)
+    width = len(columns)
+    by_column = pa.array([value for column in columns.values() for value in column], pa.string())
+    by_row = by_column.take(pa.array(np.arange(count * width).reshape(width, count).T.ravel()))
+    names = pa.array(list(columns), pa.string()).take(pa.array(np.tile(np.arange(width), count)))
+    is_there = by_row.is_valid()
+    lengths = is_there.to_numpy(zero_copy_only=False).reshape(count, width).sum(axis=1)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+    return pa.MapArray.from_arrays(offsets, names.filter(is_there), by_row.filter(is_there))
 
 
-def _numbers(messages: Sequence[RowMessage], name: str, kind: Any) -> Any:
+def _numbers(messages: MessageColumns, name: str, kind: Any) -> Any:
     """Numbers that the service wrote as text; null where it did not, or wrote something else."""
     import pyarrow as pa
 
-    texts = [message.system.get(name) for message in messages]
+    texts = messages.system.get(name) or [None] * len(messages.message_id)
     try:
         return pa.array(texts, pa.string()).cast(kind)
     except pa.ArrowInvalid:

@@ -56,15 +56,15 @@ class HeldPart(SourcePartition):
         asked, coming = self._asked(left, 0)
         for piece in count(1):
             content = coming.result()
-            messages = content.messages or []
+            messages = content.columns
             # Counted with what was lost since: a part that is read again must stop where it stopped the first time.
-            got = len(messages) + content.lost
+            got = len(messages.message_id) + content.lost
             left -= got
             more = got == asked and left > 0
             if more:
                 # The server works on the next thousand while Spark takes these.
                 asked, coming = self._asked(left, piece)
-            if messages:
+            if messages.message_id:
                 yield to_batch(messages, self.queue, schema, self.received_ms)
             if not more:
                 return

@@ -23,7 +23,7 @@ import msgspec
 
 from veil.client.api import ApiError, Failure, RawMessage
 from veil.journal.storage import Storage
-from veil.pipeline.queues import QueueClient
+from veil.pipeline.queues import MessageColumns, QueueClient
 from veil.pipeline.source.columns import to_batch
 from veil.pipeline.source.options import RECEIVE_SHARE, SQS, SourceOptions
 from veil.pipeline.source.stream import (
@@ -369,7 +369,7 @@ class SealedStream(Stream):
         for begin in range(0, len(messages), share):
             several = messages[begin : begin + share]
             at_ms = [asked_at_ms + int((message.asked_at_s - asked_at_s) * 1000) for message in several]
-            parts.append(to_batch(several, self._queue, self._schema, at_ms))
+            parts.append(to_batch(MessageColumns.of(several), self._queue, self._schema, at_ms))
         ids, receipts = [m.message_id for m in messages], [m.receipt for m in messages]
         seal = Seal(start["n"] + 1, start.get("segment", ""), len(parts), ids, receipts)
         self._leases.add("", receipts)  # held from now on, also if sealing takes long

@@ -25,6 +25,7 @@ from veil.wire.actions.messages import (
     attribute_values,
     checked_entries,
     in_batch,
+    in_columns,
     read_attributes,
     system_attributes,
 )
@@ -78,10 +79,13 @@ async def receive_hold(call: Call, given: shapes.ReceiveHoldInput) -> shapes.Rec
         call.service, queue, key, count=count, visibility_s=visibility_s, caller=call.caller
     )
     call.answer_bytes = answer_bytes(content.messages)
-    if call.answer_bytes > LARGE_BYTES:
-        messages = await in_thread(_EVERYTHING.messages, call.service, queue, content.messages)
-    else:
-        messages = _EVERYTHING.messages(call.service, queue, content.messages)
+
+    def shown() -> list[shapes.ReceivedMessage] | shapes.MessageColumns:
+        if given.InColumns:
+            return in_columns(content.messages, queue.settings.fifo)
+        return _EVERYTHING.messages(call.service, queue, content.messages)
+
+    messages = await in_thread(shown) if call.answer_bytes > LARGE_BYTES else shown()
     return shapes.ReceiveHoldOutput(messages, content.lost)
 
 

@@ -384,6 +384,23 @@ def system_attributes(message: StoredMessage, fifo: bool, names: tuple[str, ...]
     return found
 
 
+def in_columns(messages: Sequence[StoredMessage], fifo: bool) -> shapes.MessageColumns:
+    """The messages for a reader of thousands, with everything but receipts and digests: a hold needs neither."""
+    system = {
+        name: [value(message, fifo) for message in messages] for name, value in SYSTEM_ATTRIBUTES.items()
+    }
+    shown = shapes.MessageColumns(
+        [message.message_id for message in messages],
+        [message.body for message in messages],
+        {name: values for name, values in system.items() if values.count(None) < len(values)},
+    )
+    if any(message.attributes for message in messages):
+        shown.MessageAttributes = [
+            attribute_values(message.attributes) if message.attributes else None for message in messages
+        ]
+    return shown
+
+
 def attribute_values(attributes: dict[str, MessageAttribute]) -> shapes.AttributeValues:
     """Message attributes in AWS's shape."""
     return {
