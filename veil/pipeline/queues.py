@@ -7,7 +7,6 @@ call is safe to repeat by the rules of the queue, and is repeated here while the
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import threading
 import time
@@ -22,6 +21,7 @@ import msgspec
 from veil.client.api import ApiError, Backoff, RawMessage
 from veil.client.blocking import LoopThread
 from veil.client.client import SqsClient, with_retries
+from veil.pipeline.spark import freeze_imports
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -137,7 +137,7 @@ _shared: dict[tuple[int, Any, Any], Any] = {}
 def shared(opened: Callable[[A], T], address: A) -> T:
     """What `opened` makes of an address, the same for whoever asks in this process; never to be closed.
 
-    Tasks come by the hundred, and each would open connections of its own.
+    For tasks, which come by the hundred: each would open connections of its own.
     """
     # By process: workers are forked, and a thread with its connections does not live on in the child.
     key = (os.getpid(), opened, address)
@@ -145,9 +145,7 @@ def shared(opened: Callable[[A], T], address: A) -> T:
         found: T | None = _shared.get(key)
         if found is None:
             found = _shared[key] = opened(address)
-            # Spark's workers collect garbage after each task, through all that was ever imported: 30 ms of CPU. The modules
-            # of a process that lives as long as its tasks come are none.
-            gc.freeze()
+            freeze_imports()
         return found
 
 

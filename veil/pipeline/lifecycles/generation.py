@@ -55,6 +55,7 @@ from veil.pipeline.lifecycles.tables import (
     day_of,
     month_of,
 )
+from veil.pipeline.spark import freeze_imports
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -478,6 +479,7 @@ def run_on_spark(
 
 def _in_task(stage: Stage) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        freeze_imports()
         together: dict[int, list[StageRow]] = defaultdict(list)
         for batch in batches:
             for row in batch.to_pylist():

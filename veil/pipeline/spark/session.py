@@ -99,6 +99,9 @@ def chosen(settings: SparkSettings, home: Path) -> dict[str, str]:
         # Else Python tells the JVM for each column where in our code it was written: half of all it has to say.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.adaptive.enabled": "true",
+        # Spark's default asks a `readlink` and a `chmod` of the shell for each file of a checkpoint: 50 ms of every batch.
+        "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing."
+        "FileSystemBasedCheckpointFileManager",
         "spark.sql.warehouse.dir": str(home / "warehouse"),  # else a directory appears wherever one stands
         "spark.ui.showConsoleProgress": "false",  # the command draws its own
         # All that a driver leaves when it is killed lies in one place, where it can be found.
