@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from tests.stores.kit import a_message, make_queue, receipt_of, receipts_of, some_messages
 from veil.stores.store import Extension
 
@@ -20,6 +22,20 @@ async def test_the_three_counts_follow_a_message_through_its_life(store, clock):
     [held] = await store.receive(queue, 1)
     await store.delete(queue, [receipt_of(queue, held)])
     assert await store.counts(queue) == (0, 0, 0)
+
+
+async def test_a_message_that_several_extend_at_once_is_counted_once(store, clock):
+    """A client that got no answer in time asks again, and both may come to share a transaction."""
+    queue = await make_queue(store, visibility_s=10)
+    await store.send(queue, some_messages("late", "released"))
+    late, released = await store.receive(queue, 2)
+    await store.extend(queue, [Extension(receipt_of(queue, released), 60)])
+    clock.advance(seconds=10)
+    assert await store.counts(queue) == (1, 1, 0)
+    again = [(late, 60), (released, 0), (late, 60), (released, 0), (late, 50)]
+    await asyncio.gather(*(store.extend(queue, [Extension(receipt_of(queue, m), s)]) for m, s in again))
+    assert await store.counts(queue) == (1, 1, 0)
+    assert len(await store.receive(queue, 10)) == 1
 
 
 async def test_release_undo_and_late_extension_are_counted(store, clock):

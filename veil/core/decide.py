@@ -272,13 +272,19 @@ def decide_deletions(
 
 
 def decide_extensions(
-    messages: HeldMessages, extensions: Sequence[Extension], now_ms: int, *, fifo: bool
+    messages: HeldMessages,
+    extensions: Sequence[Extension],
+    now_ms: int,
+    *,
+    fifo: bool,
+    more_follow: bool = False,
 ) -> tuple[list[effect.LeaseChange | effect.ExtensionRefused], list[errors.VeilError | None]]:
-    """Change the visibility by each receipt: what happens, and what each is answered."""
+    """Change the visibility by each receipt: what happens, and what each is answered. `more_follow`: other calls decide on the
+    same messages afterwards, and must find what has become of them."""
     effects: list[effect.LeaseChange | effect.ExtensionRefused] = []
     answers: list[errors.VeilError | None] = []
     # Nearly always each is of another message, and what one makes of its message is asked by none after it.
-    is_repeated = len({receipt.seq for receipt, _, _ in extensions}) < len(extensions)
+    is_repeated = more_follow or len({receipt.seq for receipt, _, _ in extensions}) < len(extensions)
     for receipt, visibility_s, said in extensions:
         message = messages.get(receipt.seq)
         decided = decide_extension(message, receipt, visibility_s, now_ms, fifo=fifo, said=said)

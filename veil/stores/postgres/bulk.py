@@ -245,8 +245,9 @@ class _GroupAttempt:
         retention_s = state.queue.settings.retention_s
         found = map(HeldMessage._make, rows)
         present = {each.seq: each for each in found if expires_at_ms(each.seq, retention_s) > tx.now_ms}
-        for extend in self._extends[state.id]:
-            self.answers[extend] = extend.extended(tx, state, present)
+        extends = self._extends[state.id]
+        for extend in extends:
+            self.answers[extend] = extend.extended(tx, state, present, more_follow=len(extends) > 1)
 
     async def _receive(self, tx: Transaction, state: QueueState, claim: _Claim, rows: list[Any]) -> None:
         taken = await self._without_spent(tx, state, claim, [to_message(row) for row in rows])

@@ -70,10 +70,12 @@ class Extend(Operation):
         )
 
     def extended(
-        self, tx: Transaction, state: QueueState, messages: decide.HeldMessages
+        self, tx: Transaction, state: QueueState, messages: decide.HeldMessages, *, more_follow: bool = False
     ) -> list[VeilError | None]:
-        """Do it on messages that were read before."""
-        effects, answers = decide.decide_extensions(messages, self.extensions, tx.now_ms, fifo=state.fifo)
+        """Do it on messages that were read before, for others too where more follow."""
+        effects, answers = decide.decide_extensions(
+            messages, self.extensions, tx.now_ms, fifo=state.fifo, more_follow=more_follow
+        )
         apply(tx, state, effects, self.caller)
         return answers
 
