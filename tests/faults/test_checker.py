@@ -268,6 +268,20 @@ def test_a_message_ahead_of_its_group_is_misordered(first: tuple[tuple[str, str]
     assert story.faults() == {"misordered"}
 
 
+@pytest.mark.parametrize("was_seen", [False, True])
+def test_a_send_that_ended_unknown_may_come_behind_the_next_unless_it_was_seen_before(was_seen: bool) -> None:
+    story = a_quiet_day()
+    story.send(10_000, "c", "info", queue=F, group="g", place=0)
+    if was_seen:
+        story.receive(10_010, ("c", "c1"), queue=F)
+    story.send(10_020, "d", queue=F, group="g", place=1)
+    story.receive(12_300, ("d", "d1"), ("c", "c2"), queue=F)
+    story.delete(12_400, "d", "d1", queue=F)
+    story.delete(12_400, "c", "c2", queue=F)
+
+    assert story.faults() == ({"misordered"} if was_seen else set())
+
+
 def test_every_class_has_a_planted_fault() -> None:
     assert set(FAULTS) == {"lost", "invented", "early", "resurrected", "stuck", "misordered"}
 
