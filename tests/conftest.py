@@ -13,6 +13,7 @@ import pytest
 from tests import quick_java
 from tests.forked_veil import start_veil
 from tests.postgres_kit import drop_database, new_database, why_no_postgres
+from veil.testing import process
 from veil.testing.process import VeilServer
 
 pytest_plugins = ["tests.browser"]
@@ -21,6 +22,7 @@ _ALARM_AGAIN_S: Final = 20.0
 
 def pytest_configure() -> None:
     VeilServer._popen = staticmethod(start_veil)
+    process._STOP_TIMEOUT_S = 300.0  # a server that is killed has not exported the journal that a test reads
     _let_ctrl_c_work()
     quick_java.use(os.environ)
 
