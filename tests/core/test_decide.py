@@ -31,6 +31,7 @@ from veil.core.lease import HOLD_BYTES_MAX, WAITING, Deletion, Member, State, is
 from veil.core.limits import IN_FLIGHT_MAX, VISIBILITY_MAX_S
 from veil.core.message import Caller, NewMessage, StoredMessage
 from veil.core.queue import DESTINATION_MISSING, SOURCE_UNKNOWN, MoveTask, Queue, QueueKey, QueueSettings
+from veil.core.receipt import DELIVERY_BITS
 from veil.core.sequence import expires_at_ms, first_seq_of
 
 RETENTION_S = 345_600
@@ -135,7 +136,7 @@ def test_an_attempt_gives_again_only_what_is_as_it_was_given():
     settings = QueueSettings(visibility_s=30)
     [again] = decide.repeat_attempt(claims, {77: held}, settings, 30, NOW_MS) or []
     assert again.lease[:5] == (State.IN_FLIGHT, NOW_MS + 30_000, NOW_MS, 3, 3)
-    rotated = replace(held, holder=receipt(3)._replace(rotation=1).holder)
+    rotated = replace(held, holder=3 | 1 << DELIVERY_BITS)
     for messages in ({}, {77: rotated}, {77: replace(held, due_at_ms=NOW_MS + 2)}):
         assert decide.repeat_attempt(claims, messages, settings, 30, NOW_MS) is None
     assert decide.repeat_attempt(claims, {77: held}, settings, 30, NOW_MS + 1) is None

@@ -16,7 +16,7 @@ from veil.core.lease import (
 )
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.message import HeldMessage
-from veil.core.receipt import Receipt
+from veil.core.receipt import DELIVERY_BITS, Receipt
 
 NOW_MS = 1_000_000
 OPEN = HeldMessage(
@@ -39,6 +39,10 @@ FREE = OPEN._replace(state=State.VISIBLE, holder=0, due_at_ms=None)
 
 def receipt(delivery: int) -> Receipt:
     return Receipt(1, 77, delivery, "the text")
+
+
+def rotated(delivery: int, rotation: int) -> Receipt:
+    return receipt(delivery | rotation << DELIVERY_BITS)
 
 
 def test_a_lease_is_open_until_its_deadline_and_over_at_it():
@@ -126,10 +130,10 @@ def test_a_strict_delete_needs_the_open_lease_and_never_raises(fifo):
 
 
 def test_only_the_latest_receipt_of_a_rotated_lease_holds_it():
-    latest = receipt(3)._replace(rotation=2)
+    latest = rotated(3, 2)
     twice = OPEN._replace(holder=latest.holder)
 
-    for old in (receipt(3), receipt(3)._replace(rotation=1)):
+    for old in (receipt(3), rotated(3, 1)):
         assert judge_deletion(twice, old, NOW_MS, fifo=False) is Deletion.STALE
         with pytest.raises(MessageGone):
             judge_extension(twice, old, 5, NOW_MS, fifo=False)
@@ -154,7 +158,7 @@ def test_leases_and_delays_are_rotated_by_their_own_receipts_alone():
 
 
 def test_a_delay_is_set_anew_by_the_latest_receipt_of_the_waiting_message():
-    latest = receipt(WAITING)._replace(rotation=1)
+    latest = rotated(WAITING, 1)
     once = DELAYED._replace(holder=latest.holder)
 
     assert judge_rotation(DELAYED, receipt(WAITING), 5, NOW_MS) == NOW_MS + 5_000

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veil.core.errors import ReceiptInvalid
-from veil.core.receipt import ROTATION_MAX, ReceiptBook
+from veil.core.receipt import DELIVERY_BITS, ROTATION_MAX, Receipt, ReceiptBook
 
 BOOK = ReceiptBook(b"k" * 32)
 ALPHABET = string.ascii_letters + string.digits + "-_"
@@ -21,7 +21,7 @@ def test_what_is_written_is_read_back(queue_id, seq, delivery):
 
     assert len(text) == 44
     assert set(text) <= set(ALPHABET)
-    assert BOOK.read(text, queue_id) == (queue_id, seq, delivery, text, 0)
+    assert BOOK.read(text, queue_id) == Receipt(queue_id, seq, delivery, text)
 
 
 @given(
@@ -31,15 +31,17 @@ def test_what_is_written_is_read_back(queue_id, seq, delivery):
     st.integers(1, ROTATION_MAX),
 )
 def test_a_rotated_receipt_is_another_text_of_the_same_alphabet(queue_id, seq, delivery, rotation):
-    text = BOOK.write(queue_id, seq, delivery, rotation)
+    holder = delivery | rotation << DELIVERY_BITS
+    text = BOOK.write(queue_id, seq, holder)
 
     assert len(text) == 48
     assert set(text) <= set(ALPHABET)
-    assert BOOK.read(text, queue_id) == (queue_id, seq, delivery, text, rotation)
+    assert BOOK.read(text, queue_id) == Receipt(queue_id, seq, holder, text)
+    assert BOOK.read(text, queue_id).delivery == delivery
 
 
 def test_a_rotated_receipt_cannot_be_cut_down_to_the_first_nor_drawn_out_from_it():
-    for text in (BOOK.write(1, 2, 3, 4)[:44], BOOK.write(1, 2, 3) + "AAAA"):
+    for text in (BOOK.write(1, 2, 3 | 4 << DELIVERY_BITS)[:44], BOOK.write(1, 2, 3) + "AAAA"):
         with pytest.raises(ReceiptInvalid):
             BOOK.read(text, 1)
 
@@ -78,12 +80,19 @@ def test_no_text_at_all_does_worse_than_be_refused(text):
         BOOK.read(text, 1)
 
 
+def test_the_other_spelling_of_base64_is_refused():
+    text = next(text for seq in range(100) if set(text := BOOK.write(1, seq, 3)) & set("-_"))
+    with pytest.raises(ReceiptInvalid):
+        BOOK.read(text.replace("-", "+").replace("_", "/"), 1)
+
+
 def test_stray_characters_that_decoders_skip_make_no_second_spelling():
     text = BOOK.write(1, 2, 3)
     for other in (
         text[:-1] + "\n",
         "\n" + text[1:],
         text.replace("-", "+").replace("_", "/") + "\n",
+        text[:-1] + "=",
         text + "\n",
     ):
         with pytest.raises(ReceiptInvalid):

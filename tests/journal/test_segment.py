@@ -87,7 +87,7 @@ def test_a_traceback_stands_once_in_a_packed_row_and_is_told_with_each_of_its_at
     recorder = EventRecorder()
     told = {at: each for at, each in enumerate(errors) if each is not None}
     facts = [(at, "m", 1, None, 1, 9, None) for at in range(len(errors))]
-    recorder.record_deletions(NOON_MS, ORDERS, facts, SHOP, told)
+    recorder.record_facts(Kind.DELETED, NOON_MS, ORDERS, facts, SHOP, told)
     packed = recorder.pack()
     # As rows were packed before: each with its own text, and before that without a rule.
     before = a_row(an_event(outcome="failed", traceback="  File c"))

@@ -18,7 +18,7 @@ from veil.core.errors import ReceiptInvalid, StoreError, VeilError
 from veil.core.lease import WAITING, Deletion, HoldContent, HoldKey, State
 from veil.core.message import PRIORITY_DEFAULT, Caller, NewMessage, Sent, StoredMessage
 from veil.core.queue import MoveTask, Queue, QueueSettings
-from veil.core.receipt import Receipt
+from veil.core.receipt import Receipt, rotation_of
 from veil.core.sequence import instant_of
 from veil.stores.memory import MemoryStore
 from veil.stores.store import Chosen, Extension, QueueContent, Rotated, Store
@@ -195,7 +195,7 @@ class Side:
                 self.receipts[rotated_label(label, answer)] = answer.receipt
         # The receipt names the message by its key, which is the store's own.
         return [
-            (each.receipt.delivery, each.receipt.rotation, each.deadline_ms)
+            (each.receipt.delivery, rotation_of(each.receipt.holder), each.deadline_ms)
             if isinstance(each, Rotated)
             else each
             for each in answers
@@ -208,7 +208,7 @@ class Side:
     async def _foreign(self, step: Step) -> Any:
         """A receipt is shown to a queue that did not give it out."""
         if receipt := self.receipts.get(step["receipt"]):
-            text = self.store.receipts.write(*receipt[:3], receipt.rotation)
+            text = self.store.receipts.write(receipt.queue_id, receipt.seq, receipt.holder)
             queue = self._queue(step)
             try:
                 self.store.receipts.read(text, queue.id)
@@ -525,7 +525,7 @@ def _caller(step: Step) -> Caller:
 
 def rotated_label(label: str, rotated: Rotated) -> str:
     """What a history calls the receipt that came in place of another."""
-    return f"{label.partition('+')[0]}+{rotated.receipt.rotation}"
+    return f"{label.partition('+')[0]}+{rotation_of(rotated.receipt.holder)}"
 
 
 def _claim(label: str) -> tuple[str, int]:

@@ -8,7 +8,7 @@ from tests.stores.kit import a_grouped_message, a_message, bodies, make_queue, r
 from veil.core.errors import MessageGone
 from veil.core.lease import Deletion
 from veil.core.limits import VISIBILITY_MAX_S
-from veil.core.receipt import Receipt
+from veil.core.receipt import Receipt, rotation_of
 from veil.stores.store import Extension, Rotated
 
 
@@ -38,7 +38,7 @@ async def test_a_rotation_gives_a_new_receipt_and_the_old_one_dies(store, clock,
     new = await rotated(store, queue, old, 60)
 
     assert new.deadline_ms == clock.now_ms() + 60_000
-    assert (new.receipt.delivery, new.receipt.rotation) == (old.delivery, 1)
+    assert (new.receipt.delivery, rotation_of(new.receipt.holder)) == (old.delivery, 1)
     [refused] = await store.rotate(queue, [Extension(old, 60)])
     assert isinstance(refused, MessageGone)
     assert await store.delete(queue, [old], strict=True) == [Deletion.STALE]
@@ -75,7 +75,7 @@ async def test_a_rotated_lease_can_be_rotated_extended_and_lapses_like_any_other
 async def test_a_rotation_counts_no_receive_and_begins_the_twelve_hours_anew(store, clock, queue):
     receipt = await taken(store, queue)
     for _ in range(3):
-        clock.advance(seconds=VISIBILITY_MAX_S - 60 if receipt.rotation else 1)
+        clock.advance(seconds=VISIBILITY_MAX_S - 60 if rotation_of(receipt.holder) else 1)
         receipt = (await rotated(store, queue, receipt, VISIBILITY_MAX_S)).receipt
 
     [message] = await store.peek(queue)
@@ -194,7 +194,7 @@ async def test_a_waiting_message_gets_a_new_delay_by_its_receipt_and_counts_as_d
     clock.advance(seconds=60)
     new = await rotated(store, queue, sender, delay_s)
 
-    assert (new.receipt.delivery, new.receipt.rotation) == (0, 1)
+    assert (new.receipt.delivery, rotation_of(new.receipt.holder)) == (0, 1)
     assert new.deadline_ms == clock.now_ms() + delay_s * 1000
     counts = await store.counts(queue)
     assert (counts.visible, counts.in_flight, counts.delayed) == (0, 0, 1)
@@ -279,11 +279,15 @@ async def test_retention_counts_from_the_send_whatever_delay_is_set_anew(store, 
 
 async def test_a_look_tells_how_often_the_open_leases_receipt_was_replaced(store, clock, queue):
     first = await taken(store, queue)
-    assert [message.rotation for message in await store.peek(queue)] == [0]
+    assert [rotation_of(message.holder) for message in await store.peek(queue)] == [0]
     second = (await rotated(store, queue, first, 60)).receipt
     third = (await rotated(store, queue, second, 60)).receipt
-    assert [message.rotation for message in await store.peek(queue)] == [third.rotation] == [2]
-    assert [message.rotation for message in await store.peek(queue, sent_after_ms=1)] == [2]
+    assert (
+        [rotation_of(message.holder) for message in await store.peek(queue)]
+        == [rotation_of(third.holder)]
+        == [2]
+    )
+    assert [rotation_of(message.holder) for message in await store.peek(queue, sent_after_ms=1)] == [2]
 
     clock.advance(seconds=60)
-    assert [message.rotation for message in await store.peek(queue)] == [0]
+    assert [rotation_of(message.holder) for message in await store.peek(queue)] == [0]

@@ -27,6 +27,7 @@ from tests.stores.model_steps import LockStep, Step
 from veil.core.clock import Clock, ManualClock
 from veil.core.errors import StoreBusy, StoreError
 from veil.core.lease import Deletion, HoldKey
+from veil.core.receipt import Receipt
 from veil.stores.copying.copy import MESSAGE, TABLES, Copied, Progress, copy_store, shifted
 from veil.stores.copying.sqlite import SqliteTarget, sqlite_source, sqlite_target
 from veil.stores.sqlite import SqliteStore
@@ -120,7 +121,7 @@ async def test_leases_receipts_counts_and_histories_go_on_in_the_copy(places, cl
     [leading] = await store.receive(fifo, 1)
     await store.open_stream(dead, "stream", "owner")
     content = await store.receive_hold(dead, HoldKey("stream", 1, 0), 10, visibility_s=100)
-    store_id, receipt = store.store_id, store.receipts.write(*receipt_of(queue, held[0])[:3])
+    store_id, receipt = store.store_id, store.receipts.write(queue.id, held[0].seq, held[0].delivery)
     await store.close()
 
     await asyncio.to_thread(copied, one, other, clock)
@@ -128,7 +129,9 @@ async def test_leases_receipts_counts_and_histories_go_on_in_the_copy(places, cl
     await copy.open()
     try:
         assert copy.store_id == store_id
-        assert copy.receipts.read(receipt, queue.id)[:3] == receipt_of(queue, held[0])[:3]
+        assert copy.receipts.read(receipt, queue.id) == Receipt(
+            queue.id, held[0].seq, held[0].delivery, receipt
+        )
         again = await copy.find_queue(queue.key)
         assert again == queue
         counts = await copy.counts(queue)

@@ -18,15 +18,13 @@ from veil.core.effect import Deleted
 from veil.core.event import NOBODY
 from veil.core.lease import Deletion, State
 from veil.core.message import HeldMessage, LeaseState
-from veil.core.receipt import Receipt, delivery_of
+from veil.core.receipt import DELIVERY_BITS, Receipt, delivery_of
 from veil.stores.sql import CONSTANTS, to_message
 from veil.stores.store import NoEvents
 
 NOW_MS = 1_700_000_000_000
 numbers = st.integers(0, 3)
-holders = st.builds(
-    lambda delivery, rotation: Receipt(1, 1, delivery, rotation=rotation).holder, numbers, numbers
-)
+holders = st.builds(lambda delivery, rotation: delivery | rotation << DELIVERY_BITS, numbers, numbers)
 leases = st.builds(
     LeaseState,
     state=st.sampled_from([int(state) for state in State]),
@@ -37,7 +35,6 @@ leases = st.builds(
     receive_count=numbers,
     first_received_wall_ms=st.sampled_from([None, 5]),
 ).filter(lambda lease: lease.state != State.IN_FLIGHT or delivery_of(lease.holder))  # somebody received it
-receipts = st.builds(lambda delivery, rotation: (delivery, rotation), numbers, numbers)
 each_example = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -45,7 +42,7 @@ each_example = settings(
 
 @given(
     held=st.lists(leases, min_size=1, max_size=4),
-    claims=st.lists(st.tuples(numbers, receipts), min_size=1, max_size=5),
+    claims=st.lists(st.tuples(numbers, holders), min_size=1, max_size=5),
     journal=st.booleans(),
 )
 @each_example
@@ -75,7 +72,7 @@ def test_sqlite_deletes_at_once_only_what_the_rules_delete(tmp_path: Path, held,
     for seq, lease in zip(seqs, held, strict=True):
         db.execute(Q.write_lease, (*lease, lease.due_at_ms, seq))
         state.counts[lease.state] += 1
-    given_receipts = [Receipt(1, seqs[at % len(seqs)], *claim[:1], rotation=claim[1]) for at, claim in claims]
+    given_receipts = [Receipt(1, seqs[at % len(seqs)], claim) for at, claim in claims]
     if db.journal is not None:
         db.journal.forget()
 
@@ -125,8 +122,8 @@ async def test_postgres_claims_and_deletes_at_once_what_the_rules_say(postgres):
     """`claim` against `open_leases` and the receive budget, `take_held` against `decide_deletion`, over many examples."""
     from veil.stores.postgres.pipeline import Q
 
-    examples: list[tuple[LeaseState, tuple[int, int]]] = []
-    given(leases, receipts)(
+    examples: list[tuple[LeaseState, int]] = []
+    given(leases, holders)(
         settings(max_examples=60, database=None)(lambda lease, claim: examples.append((lease, claim)))
     )()
     clock = ManualClock(NOW_MS)
@@ -143,7 +140,7 @@ async def test_postgres_claims_and_deletes_at_once_what_the_rules_say(postgres):
             await _rows(store, Q.write_leases, {**named, **written})
             [row] = await _rows(store, Q.messages_by_seq, named)
             message = to_message(row)
-            receipt = Receipt(queue.id, sent.seq, claim[0], rotation=claim[1])
+            receipt = Receipt(queue.id, sent.seq, claim)
             if lease.state == State.VISIBLE:
                 await _check_claim(store, queue, message)
             else:

@@ -46,7 +46,7 @@ from veil.core.queue import (
     ScanStep,
     parse_arn,
 )
-from veil.core.receipt import Receipt, delivery_of, rotation_of
+from veil.core.receipt import DELIVERY_BITS, DELIVERY_MASK, Receipt, delivery_of
 from veil.core.sequence import expires_at_ms, instant_of
 
 Facts = TypeVar("Facts", HeldMessage, StoredMessage)
@@ -414,7 +414,7 @@ def decide_rotation(
 
 def rotated_receipt(receipt: Receipt) -> Receipt:
     """The receipt that follows one in a rotation."""
-    return receipt._replace(rotation=receipt.rotation + 1, text="")
+    return Receipt(receipt.queue_id, receipt.seq, receipt.holder + (1 << DELIVERY_BITS))
 
 
 def decide_undo(
@@ -602,8 +602,8 @@ def delete_member(
     member: Member, message: MessageFacts | None, queue: Queue, now_ms: int
 ) -> effect.Deleted | effect.DeleteRefused:
     """Delete a member of a hold. A hold goes by its leases, whatever receipt has come to belong to one."""
-    rotation = 0 if message is None else rotation_of(message.holder)
-    receipt = Receipt(queue.id, member.seq, member.delivery, rotation=rotation)
+    rotations = 0 if message is None else message.holder & ~DELIVERY_MASK
+    receipt = Receipt(queue.id, member.seq, member.delivery | rotations)
     return decide_deletion(message, receipt, now_ms, fifo=queue.settings.fifo)
 
 

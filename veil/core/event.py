@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from veil.core import effect
-from veil.core.attempt import RULE, Said
+from veil.core.attempt import NOTHING_SAID, RULE, Said
 from veil.core.clock import Trouble
 from veil.core.effect import Enqueued, LeaseChange
 from veil.core.message import Caller
@@ -117,7 +117,7 @@ _KINDS: Final[dict[type, int]] = {
     effect.HolderSilent: int(Kind.HOLDER_SILENT),
     effect.Lapsed: 0,  # not recorded: it follows from the deadline
 }
-_SENT, _RECEIVED, _DELETED = int(Kind.SENT), int(Kind.RECEIVED), int(Kind.DELETED)
+_SENT, _RECEIVED = int(Kind.SENT), int(Kind.RECEIVED)
 _NOWHERE: Final = (None, None)  # other_queue and other_seq, before what was said
 
 # Seq, message id, delivery, deadline, receive count, size and type: as they follow one another in an event.
@@ -204,25 +204,27 @@ class EventRecorder:
                 lease_told = (message.message_id, one.delivery, deadline_ms)
                 append((kind, at_ms, index, message.seq, *lease_told, *facts, who, *self._told(one)))
 
-    def record_deletions(
+    def record_facts(
         self,
+        kind: Kind,
         at_ms: int,
         queue: QueueKey,
-        deleted: Iterable[LeaseFacts],
+        leases: Iterable[LeaseFacts],
         caller: Caller,
-        said: Mapping[int, Said],
+        said: Mapping[int, Said] = NOTHING_SAID,
     ) -> None:
-        """The same for deletes that know nothing but the facts."""
+        """The same for deletes and extensions of which nothing but the facts is known."""
+        number = int(kind)
         if queue is not self._last_queue or caller is not self._last_caller:
             self._look_up(queue, caller)
         index, who = self._indexes
         if not said:
-            self.events += [(_DELETED, at_ms, index, *facts, who) for facts in deleted]
+            self.events += [(number, at_ms, index, *facts, who) for facts in leases]
             return
-        for facts in deleted:
+        for facts in leases:
             each = said.get(facts[0])
             told = () if each is None else self._in_fields(each)
-            self.events.append((_DELETED, at_ms, index, *facts, who, *told))
+            self.events.append((number, at_ms, index, *facts, who, *told))
 
     def record_trouble(self, trouble: Trouble) -> None:
         """Veil could not take renewals: an event of no message and of no queue."""

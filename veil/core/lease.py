@@ -145,6 +145,11 @@ def lease_end_ms(received_at_ms: int) -> int:
     return received_at_ms + VISIBILITY_MAX_S * SECOND_MS
 
 
+def begun_after_ms(deadline_ms: int) -> int:
+    """The same the other way round: the earliest receive from which an extension reaches that deadline."""
+    return deadline_ms - VISIBILITY_MAX_S * SECOND_MS
+
+
 # ---- holds: what one named receive took, a set of leases that is extended and deleted together
 #
 # A reader that may run more than once (a task that is tried again, or twice at the same time) receives under a name, and the

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from veil.core.errors import PriorityRefused
-from veil.core.receipt import rotation_of
 
 # ---- priority
 #
@@ -132,11 +131,6 @@ class StoredMessage(msgspec.Struct, array_like=True):
     body_bytes: int = 0  # in UTF-8
     priority: int = PRIORITY_DEFAULT
     holder: int = 0  # the receipt of the open lease, or of the delay (Receipt.holder)
-
-    @property
-    def rotation(self) -> int:
-        """How often the receipt of its open lease, or of its delay, was replaced."""
-        return rotation_of(self.holder)
 
     @property
     def held_bytes(self) -> int:

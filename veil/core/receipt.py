@@ -9,41 +9,30 @@ received yet: its receipt serves the sender, for as long as the message waits ou
 from __future__ import annotations
 
 import hashlib
-import hmac
 import struct
 from binascii import a2b_base64, b2a_base64
-from typing import Final, NamedTuple
+from hmac import compare_digest
+from typing import Final
+
+import msgspec
 
 from veil.core.errors import ReceiptInvalid
 
 _FORM: Final = struct.Struct(">BIQI")
 _MAC_BYTES: Final = 16
 _VERSION: Final = 1
-_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 _TEXT_CHARS: Final = 44  # 33 bytes in base64
 # The form of a receipt that was rotated: the same, with the number of the rotation behind it.
 _ROTATED: Final = 2
 _ROTATION_BYTES: Final = 3
 _ROTATED_CHARS: Final = 48
 ROTATION_MAX: Final = (1 << 8 * _ROTATION_BYTES) - 1
+_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
+# Back again, with nothing for the two characters that we do not write: so that a receipt has one spelling.
+_STANDARD: Final = bytes.maketrans(b"-_+/", b"+/!!")
 # Whoever holds a lease is one number, so that a delete has one to compare: the delivery, and the rotation above its bits.
 DELIVERY_BITS: Final = 32
 DELIVERY_MASK: Final = (1 << DELIVERY_BITS) - 1
-
-
-class Receipt(NamedTuple):
-    """Which delivery of which message, in which queue."""
-
-    queue_id: int
-    seq: int
-    delivery: int
-    text: str = ""  # as the client wrote it, for error texts
-    rotation: int = 0  # how often the delivery's receipt had been replaced before this one
-
-    @property
-    def holder(self) -> int:
-        """What a message says of its holder while this receipt holds its lease."""
-        return self.delivery | self.rotation << DELIVERY_BITS
 
 
 def delivery_of(holder: int) -> int:
@@ -54,6 +43,20 @@ def delivery_of(holder: int) -> int:
 def rotation_of(holder: int) -> int:
     """How often the receipt of a lease was replaced."""
     return holder >> DELIVERY_BITS
+
+
+class Receipt(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Which delivery of which message, in which queue."""
+
+    queue_id: int
+    seq: int
+    holder: int  # what a message says of its holder while this receipt holds its lease
+    text: str = ""  # as the client wrote it, for error texts
+
+    @property
+    def delivery(self) -> int:
+        """The number of the delivery."""
+        return self.holder & DELIVERY_MASK
 
 
 def looks_like_ours(text: str) -> bool:
@@ -68,37 +71,36 @@ class ReceiptBook:
 
     def __init__(self, key: bytes) -> None:
         self._key = key
-        self._keyed = hashlib.blake2s(
-            key=key, digest_size=_MAC_BYTES
-        )  # copied for each MAC: cheaper than made anew
+        # Its method copies the state for each MAC: cheaper than made anew.
+        self._keyed = hashlib.blake2s(key=key, digest_size=_MAC_BYTES).copy
 
     def __reduce__(self) -> tuple[type[ReceiptBook], tuple[bytes]]:
         return ReceiptBook, (self._key,)
 
-    def write(self, queue_id: int, seq: int, delivery: int, rotation: int = 0) -> str:
+    def write(self, queue_id: int, seq: int, holder: int) -> str:
         """The receipt's text: 44 characters of A-Z a-z 0-9 - _, or 48 where it was rotated."""
-        if rotation:
-            claim = _FORM.pack(_ROTATED, queue_id, seq, delivery) + rotation.to_bytes(_ROTATION_BYTES, "big")
+        if holder > DELIVERY_MASK:
+            claim = _FORM.pack(_ROTATED, queue_id, seq, holder & DELIVERY_MASK)
+            claim += rotation_of(holder).to_bytes(_ROTATION_BYTES, "big")
         else:
-            claim = _FORM.pack(_VERSION, queue_id, seq, delivery)
-        mac = self._keyed.copy()
+            claim = _FORM.pack(_VERSION, queue_id, seq, holder)
+        mac = self._keyed()
         mac.update(claim)
         return b2a_base64(claim + mac.digest(), newline=False).translate(_URL_SAFE).decode("ascii")
 
     def read(self, text: str, queue_id: int) -> Receipt:
         """The receipt behind the text; raises ReceiptInvalid unless this book wrote it for that queue."""
         try:
-            if len(text) in (_TEXT_CHARS, _ROTATED_CHARS):
-                claim = a2b_base64(text.replace("-", "+").replace("_", "/"))
-                version, queue, seq, delivery = _FORM.unpack_from(claim)
-                rotation = 0
-                if version == _ROTATED:
-                    rotation = int.from_bytes(claim[_FORM.size : _FORM.size + _ROTATION_BYTES], "big")
-                # Written anew and compared whole: that holds for the MAC, and for the one spelling that a receipt has.
-                if queue == queue_id and hmac.compare_digest(
-                    self.write(queue, seq, delivery, rotation), text
-                ):
-                    return Receipt(queue, seq, delivery, text, rotation)
+            if len(text) == _TEXT_CHARS or len(text) == _ROTATED_CHARS:
+                claim = a2b_base64(text.encode("ascii").translate(_STANDARD), strict_mode=True)
+                mac = self._keyed()
+                mac.update(claim[:-_MAC_BYTES])
+                if compare_digest(mac.digest(), claim[-_MAC_BYTES:]):
+                    version, queue, seq, holder = _FORM.unpack_from(claim)
+                    if version == _ROTATED:
+                        holder |= int.from_bytes(claim[_FORM.size : -_MAC_BYTES], "big") << DELIVERY_BITS
+                    if queue == queue_id:
+                        return Receipt(queue, seq, holder, text)
         except (ValueError, struct.error):  # not base64, not ASCII, or too short
             pass
         raise ReceiptInvalid(text)

@@ -7,25 +7,22 @@ has answered the client; if it dies first, the messages are given back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
-from veil.core.attempt import NOTHING_SAID, Said
-from veil.core.errors import VeilError
 from veil.core.event import NOBODY
-from veil.core.lease import Deletion, HoldContent, HoldKey, HoldTally
 from veil.core.message import Caller, StoredMessage
 from veil.core.queue import MoveTask, Queue, QueueKey
 from veil.core.receipt import Receipt
-from veil.service import receive as receiving
 from veil.service.history import QueueDepth, queue_depths
-from veil.service.messages import note_deletions, note_extensions, note_rotation, purge
+from veil.service.messages import note_deletions, note_extensions, note_rotations, purge
 from veil.service.moves import cancel_move
 from veil.service.queues import delete_queue
-from veil.service.receive import long_poll, note_receive, undo
+from veil.service.receive import delete_holds, extend_holds, long_poll, note_receive, receive_hold, undo
 from veil.service.service import Receive, Service
 from veil.stores.remote import STORE_CONTRACTS, ServedStore, methods_of
-from veil.stores.store import Extension, QueueContent, Rotated, Store, StoreEvents
+from veil.stores.store import QueueContent, Store, StoreEvents
 from veil.wire.exchange import AnswerCounts, Handler, Request
 
 
@@ -190,11 +187,21 @@ class StoreProcess(ServedStore):
             self._answers[action, status_class] += count
 
 
+# Operations of the store on receipts, with what takes note of them; and those that the service has under the same name.
+_NOTED: Final = {"delete": note_deletions, "extend": note_extensions, "rotate": note_rotations}
+_OF_THE_SERVICE: Final = (receive_hold, extend_holds, delete_holds, delete_queue, cancel_move)
 STORE_PROCESS: Final = methods_of(*STORE_CONTRACTS, StoreProcess)
 
 
 class Attendant(StoreProcess):
     """Does for one worker what it asks: of the operations of the store those with something of the service beside them."""
+
+    def __init__(self, service: Service, *given: Any) -> None:
+        super().__init__(service, *given)
+        for name, note in _NOTED.items():
+            setattr(self, name, partial(self._noted, getattr(service.store, name), note))
+        for operation in _OF_THE_SERVICE:
+            setattr(self, operation.__name__, partial(operation, service))
 
     def lost(self) -> None:
         """The worker is gone: give back what it had not answered."""
@@ -233,62 +240,23 @@ class Attendant(StoreProcess):
             self._undelivered.pop(receipts[0].seq, None)
         await undo(self._service, queue, receipts, opened_ms, caller)
 
-    async def delete(
+    async def _noted(
         self,
+        do: Callable[..., Awaitable[list[Any]]],
+        note: Callable[..., None],
         queue: Queue,
-        receipts: Sequence[Receipt],
-        *,
-        strict: bool = False,
-        caller: Caller = NOBODY,
-        said: Mapping[int, Said] = NOTHING_SAID,
-    ) -> list[Deletion | VeilError]:
-        outcomes = await self._store.delete(queue, receipts, strict=strict, caller=caller, said=said)
-        note_deletions(self._service, queue, receipts, outcomes, caller, said)
+        given: Sequence[Any],
+        **named: Any,
+    ) -> list[Any]:
+        """What an operation on receipts comes to, of which the service takes note."""
+        outcomes = await do(queue, given, **named)
+        note(self._service, queue, given, outcomes, **named)
         return outcomes
-
-    async def extend(
-        self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
-    ) -> list[VeilError | None]:
-        outcomes = await self._store.extend(queue, extensions, caller=caller)
-        note_extensions(self._service, queue, extensions, outcomes, caller)
-        return outcomes
-
-    async def rotate(
-        self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
-    ) -> list[Rotated | VeilError]:
-        outcomes = await self._store.rotate(queue, extensions, caller=caller)
-        for extension, outcome in zip(extensions, outcomes, strict=True):
-            if isinstance(outcome, Rotated):
-                note_rotation(self._service, queue, outcome.receipt, extension.visibility_s, caller)
-        return outcomes
-
-    async def receive_hold(
-        self, queue: Queue, key: HoldKey, count: int, *, visibility_s: int, caller: Caller = NOBODY
-    ) -> HoldContent:
-        return await receiving.receive_hold(
-            self._service, queue, key, count=count, visibility_s=visibility_s, caller=caller
-        )
-
-    async def extend_holds(
-        self, queue: Queue, stream: str, owner: str, *, visibility_s: int, caller: Caller = NOBODY
-    ) -> HoldTally:
-        return await receiving.extend_holds(self._service, queue, stream, owner, visibility_s, caller=caller)
-
-    async def delete_holds(
-        self, queue: Queue, stream: str, owner: str, *, up_to_batch: int, caller: Caller = NOBODY
-    ) -> HoldTally:
-        return await receiving.delete_holds(self._service, queue, stream, owner, up_to_batch, caller=caller)
 
     async def purge(self, queue: Queue, *, rest_ms: int, caller: Caller = NOBODY) -> None:
         await purge(self._service, queue, caller=caller)
-
-    async def delete_queue(self, queue: Queue, *, caller: Caller = NOBODY) -> None:
-        await delete_queue(self._service, queue, caller=caller)
 
     async def start_move(self, task: MoveTask, *, caller: Caller = NOBODY) -> MoveTask:
         started = await self._store.start_move(task, caller=caller)
         self._service.moves.run(started)
         return started
-
-    async def cancel_move(self, task_id: str) -> MoveTask:
-        return await cancel_move(self._service, task_id)

@@ -30,7 +30,7 @@ from veil.core.queue import Queue, QueueSettings
 from veil.core.receipt import Receipt
 from veil.service.service import Service
 from veil.service.turns import BYTES_AT_ONCE, Turn
-from veil.stores.store import Extension
+from veil.stores.store import Extension, Rotated
 
 # ---- message ids
 
@@ -147,16 +147,7 @@ async def delete(
     `said` has, for each handle, what its holder says of an attempt that did not complete; left out, nobody says anything.
     With `strict` a receipt dies with its deadline, and MessageGone tells of every message that was not deleted.
     """
-    answers: list[VeilError | None] = [None] * len(handles)
-    receipts: list[Receipt] = []
-    places: list[int] = []
-    read = service.store.receipts.read
-    for place, text in enumerate(handles):
-        try:
-            receipts.append(read(text, queue.id))
-            places.append(place)
-        except ReceiptInvalid as refusal:
-            answers[place] = refusal
+    answers, receipts, places = _read(service, queue, handles)
     if not receipts:
         return answers
     told = NOTHING_SAID
@@ -165,35 +156,60 @@ async def delete(
         told = {seq: each for seq, each in by_place.items() if each is not None}
     outcomes = await service.store.delete(queue, receipts, strict=strict, caller=caller, said=told)
     if service.owner is None:
-        note_deletions(service, queue, receipts, outcomes, caller, told)
-    for place, outcome in zip(places, outcomes, strict=True):
-        if isinstance(outcome, VeilError):
-            answers[place] = outcome
-        elif strict and outcome is not Deletion.DELETED:
-            answers[place] = MessageGone(handles[place])
+        note_deletions(service, queue, receipts, outcomes, caller=caller, said=told)
+    if outcomes.count(Deletion.DELETED) < len(outcomes):
+        for place, outcome in zip(places, outcomes, strict=True):
+            if isinstance(outcome, VeilError):
+                answers[place] = outcome
+            elif strict and outcome is not Deletion.DELETED:
+                answers[place] = MessageGone(handles[place])
     return answers
+
+
+def _read(
+    service: Service, queue: Queue, handles: Sequence[str]
+) -> tuple[list[VeilError | None], list[Receipt], Sequence[int]]:
+    """Room for an answer to each, with the refusals of those that are no receipts; the receipts, and their places."""
+    answers: list[VeilError | None] = [None] * len(handles)
+    read, queue_id = service.store.receipts.read, queue.id
+    try:
+        return answers, [read(text, queue_id) for text in handles], range(len(handles))
+    except ReceiptInvalid:
+        receipts: list[Receipt] = []
+        places: list[int] = []
+        for place, text in enumerate(handles):
+            try:
+                receipts.append(read(text, queue_id))
+                places.append(place)
+            except ReceiptInvalid as refusal:
+                answers[place] = refusal
+        return answers, receipts, places
 
 
 def note_deletions(
     service: Service,
     queue: Queue,
     receipts: Sequence[Receipt],
-    outcomes: Sequence[Deletion | VeilError],
+    outcomes: list[Deletion | VeilError],
+    *,
     caller: Caller,
-    told: Mapping[int, Said],
+    said: Mapping[int, Said],
+    strict: bool = False,
 ) -> None:
     """Take note of what deletes came to."""
-    deleted: list[int] = []
+    deleted = [receipt.seq for receipt in receipts]
     attempts = None if service.activity is None else service.activity.attempts
-    for receipt, outcome in zip(receipts, outcomes, strict=True):
-        if outcome is Deletion.DELETED:
-            deleted.append(receipt.seq)
-        elif attempts is not None:
-            attempts.came_late(receipt.seq, receipt.delivery, caller)
+    if outcomes.count(Deletion.DELETED) < len(outcomes):
+        deleted.clear()
+        for receipt, outcome in zip(receipts, outcomes, strict=True):
+            if outcome is Deletion.DELETED:
+                deleted.append(receipt.seq)
+            elif attempts is not None:
+                attempts.came_late(receipt.seq, receipt.delivery, caller)
     if deleted:
         service.tallies["deleted", queue.id] += len(deleted)
         if attempts is not None:
-            told_of = [told.get(seq) for seq in deleted] if told else ()
+            told_of = [said.get(seq) for seq in deleted] if said else ()
             attempts.ended(queue, deleted, Outcome.COMPLETED, caller, told_of)
 
 
@@ -212,22 +228,16 @@ async def extend_lease(
 
     `said` has, for each change, what the holder says of the attempt that it ends; left out, nobody says anything.
     """
-    answers: list[VeilError | None] = [None] * len(changes)
-    extensions: list[Extension] = []
-    places: list[int] = []
-    read = service.store.receipts.read
-    for place, (text, visibility_s) in enumerate(changes):
-        try:
-            told = said[place] if said else None
-            extensions.append(Extension(read(text, queue.id), visibility_s, told))
-            places.append(place)
-        except ReceiptInvalid as refusal:
-            answers[place] = refusal
-    if not extensions:
+    answers, receipts, places = _read(service, queue, [text for text, _ in changes])
+    if not receipts:
         return answers
+    extensions = [
+        Extension(receipt, changes[place][1], said[place] if said else None)
+        for place, receipt in zip(places, receipts, strict=True)
+    ]
     outcomes = await service.store.extend(queue, extensions, caller=caller)
     if service.owner is None:
-        note_extensions(service, queue, extensions, outcomes, caller)
+        note_extensions(service, queue, extensions, outcomes, caller=caller)
     for place, refused in zip(places, outcomes, strict=True):
         answers[place] = refused
     return answers
@@ -238,6 +248,7 @@ def note_extensions(
     queue: Queue,
     extensions: Sequence[Extension],
     outcomes: Sequence[VeilError | None],
+    *,
     caller: Caller,
 ) -> None:
     """Take note of what changes of visibility came to."""
@@ -338,24 +349,34 @@ async def rotate_receipt(
     """Hide the message for that many seconds from now (0 shows it): the receipt to go on with, and the engine time at which it
     dies. Raises ReceiptInvalid, and MessageGone for a dead receipt."""
     receipt = service.store.receipts.read(handle, queue.id)
-    (rotated,) = await service.store.rotate(queue, [Extension(receipt, visibility_s)], caller=caller)
+    asked = [Extension(receipt, visibility_s)]
+    outcomes = await service.store.rotate(queue, asked, caller=caller)
+    if service.owner is None:
+        note_rotations(service, queue, asked, outcomes, caller=caller)
+    (rotated,) = outcomes
     if isinstance(rotated, VeilError):
         raise rotated
     new = rotated.receipt
-    if service.owner is None:
-        note_rotation(service, queue, new, visibility_s, caller)
-    text = service.store.receipts.write(new.queue_id, new.seq, new.delivery, new.rotation)
+    text = service.store.receipts.write(new.queue_id, new.seq, new.holder)
     return text, rotated.deadline_ms
 
 
-def note_rotation(service: Service, queue: Queue, new: Receipt, visibility_s: int, caller: Caller) -> None:
-    """Take note of a receipt that was replaced by this one."""
-    if new.delivery == WAITING:
-        return
-    service.tallies["extended" if visibility_s else "released", queue.id] += 1
-    if service.activity is None:
-        return
-    if visibility_s:
-        service.activity.attempts.changed(new.seq, visibility_s, caller)
-    else:
-        service.activity.attempts.ended(queue, (new.seq,), Outcome.GIVEN_BACK, caller)
+def note_rotations(
+    service: Service,
+    queue: Queue,
+    extensions: Sequence[Extension],
+    outcomes: Sequence[Rotated | VeilError],
+    *,
+    caller: Caller,
+) -> None:
+    """Take note of receipts that were replaced."""
+    for (receipt, visibility_s, _), outcome in zip(extensions, outcomes, strict=True):
+        if isinstance(outcome, VeilError) or receipt.delivery == WAITING:
+            continue
+        service.tallies["extended" if visibility_s else "released", queue.id] += 1
+        if service.activity is None:
+            continue
+        if visibility_s:
+            service.activity.attempts.changed(receipt.seq, visibility_s, caller)
+        else:
+            service.activity.attempts.ended(queue, (receipt.seq,), Outcome.GIVEN_BACK, caller)

@@ -242,8 +242,8 @@ async def receive_hold(
     service: Service,
     queue: Queue,
     key: HoldKey,
-    *,
     count: int,
+    *,
     visibility_s: int,
     caller: Caller = NOBODY,
 ) -> HoldContent:

@@ -568,8 +568,8 @@ class _Receipts(ReceiptBook):
     def __init__(self, server_of_queue: Callable[[int], PostgresStore]) -> None:
         self._server = server_of_queue
 
-    def write(self, queue_id: int, seq: int, delivery: int, rotation: int = 0) -> str:
-        return self._server(queue_id).receipts.write(queue_id, seq, delivery, rotation)
+    def write(self, queue_id: int, seq: int, holder: int) -> str:
+        return self._server(queue_id).receipts.write(queue_id, seq, holder)
 
     def read(self, text: str, queue_id: int) -> Receipt:
         return self._server(queue_id).receipts.read(text, queue_id)

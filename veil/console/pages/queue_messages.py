@@ -235,7 +235,7 @@ async def _change_leases(visit: Visit, queue: Queue) -> Response:
             ended.append(refusal)
         else:
             write = visit.service.store.receipts.write
-            leases.append((write(queue.id, name.seq, name.delivery, message.rotation), message))
+            leases.append((write(queue.id, name.seq, message.holder), message))
     if not leases:
         why = ended[0] if len(ended) == 1 else "all these leases have ended since they were shown"
         raise FormRefused("lease", f"Nothing was done: {why}.")

@@ -13,8 +13,9 @@ from veil.core.attempt import NOTHING_SAID, Said
 from veil.core.clock import Trouble
 from veil.core.effect import HolderSign, LeaseChange
 from veil.core.errors import VeilError
-from veil.core.event import LeaseFacts
-from veil.core.lease import Deletion, Extension, Rotated, State
+from veil.core.event import Kind, LeaseFacts
+from veil.core.lease import Deletion, Extension, Rotated, State, begun_after_ms
+from veil.core.limits import SECOND_MS
 from veil.core.message import Caller, HeldMessage
 from veil.core.queue import Queue, QueueKey
 from veil.core.receipt import Receipt
@@ -62,9 +63,8 @@ def delete(
     if places := delete_held(db, state, receipts, now_ms, caller, said):
         left = [receipts[place] for place in places]
         messages = held_messages(db, state, [receipt.seq for receipt in left], now_ms)
-        fifo = state.queue.settings.fifo
         effects, verdicts = decide.decide_deletions(
-            messages, left, now_ms, fifo=fifo, strict=strict, said=said
+            messages, left, now_ms, fifo=state.queue.settings.fifo, strict=strict, said=said
         )
         apply(db, state, effects, now_ms, caller)
         for place, verdict in zip(places, verdicts, strict=True):
@@ -82,34 +82,40 @@ def delete_held(
 ) -> Sequence[int]:
     """The shortcut `take_held` of queries.sql; the places of those receipts that are to be decided: they do not hold their
     messages, or the queue has groups."""
-    # Of two receipts of one message, each finds what the one before it left: they are decided in their order.
-    is_alone = len(receipts) == 1
-    if state.has_groups or not (is_alone or len({receipt.seq for receipt in receipts}) == len(receipts)):
+    if state.has_groups:
         return range(len(receipts))
     queue = state.queue
     # What is past its retention is gone, though perhaps not yet swept.
     open_now = (queue.id, now_ms, expired_below(now_ms, queue.settings.retention_s))
-    taken: list[LeaseFacts] = []
-    left: list[int] = []
-    # Rows are read to the end: until then a statement does not count as a change.
-    if len(receipts) > 1 and len({receipt.holder for receipt in receipts}) == 1:
-        seqs, holder = [receipt.seq for receipt in receipts], receipts[0].holder
-        taken = db.execute(Q.take_held_many, (seq_list(seqs), holder, *open_now)).fetchall()
-        if len(taken) < len(seqs):
-            found = {facts[0] for facts in taken}
-            left = [place for place, seq in enumerate(seqs) if seq not in found]
-    else:
-        for place, receipt in enumerate(receipts):
-            facts = db.execute(Q.take_held, (receipt.seq, receipt.holder, *open_now)).get
-            if facts is None:
-                left.append(place)
-            else:
-                taken.append(facts)
+    taken, places = _at_once(db, Q.take_held, Q.take_held_many, receipts, open_now)
     if taken:
         db.shift(state, _IN_FLIGHT, None, 0, None, None, len(taken))
         if db.journal is not None:
-            db.journal.record_deletions(now_ms, queue.key, taken, caller, said)
-    return left
+            db.journal.record_facts(Kind.DELETED, now_ms, queue.key, taken, caller, said)
+    return places
+
+
+def _at_once(
+    db: Database, one: str, many: str, receipts: Sequence[Receipt], given: tuple[int, ...]
+) -> tuple[list[LeaseFacts], Sequence[int]]:
+    """One of the shortcuts of queries.sql: what it tells of those messages whose open leases the receipts hold, and the places
+    of the other receipts, of which nothing was done."""
+    seqs = [receipt.seq for receipt in receipts]
+    holders = [receipt.holder for receipt in receipts]
+    # Of two receipts of one message, each finds what the one before it left: they are decided in their order.
+    if len(set(seqs)) < len(seqs):
+        return [], range(len(seqs))
+    found: list[LeaseFacts]
+    # Rows are read to the end: until then a statement does not count as a change.
+    if len(seqs) > 1 and holders.count(holders[0]) == len(holders):
+        found = db.execute(many, (seq_list(seqs), holders[0], *given)).fetchall()
+    else:
+        rows = [db.execute(one, (seq, holder, *given)).get for seq, holder in zip(seqs, holders, strict=True)]
+        found = [row for row in rows if row is not None]
+    if len(found) == len(seqs):
+        return found, ()
+    known = {facts[0] for facts in found}
+    return found, [place for place, seq in enumerate(seqs) if seq not in known]
 
 
 def extend(
@@ -117,15 +123,30 @@ def extend(
 ) -> list[VeilError | None]:
     """Change visibility by receipt, each on its own."""
     state, now_ms = db.state_of(queue), db.clock.now_ms()
-    messages = held_messages(db, state, [each.receipt.seq for each in extensions], now_ms)
-    fifo = state.queue.settings.fifo
-    effects, answers = decide.decide_extensions(messages, extensions, now_ms, fifo=fifo)
-    changes = [effect for effect in effects if isinstance(effect, LeaseChange)]
-    if changes and len({change.message.seq for change in changes}) == len(extensions):
-        # Each of another message: mostly one statement for all.
-        apply_leases(db, state, changes, now_ms, caller)
-    else:
-        apply(db, state, effects, now_ms, caller)
+    settings = state.queue.settings
+    answers: list[VeilError | None] = [None] * len(extensions)
+    places: Sequence[int] = range(len(extensions))
+    length_s = extensions[0].visibility_s if extensions else 0
+    if length_s and all(each.visibility_s == length_s and each.said is None for each in extensions):
+        deadline_ms = now_ms + length_s * SECOND_MS
+        retention = (expired_below(now_ms, settings.retention_s), settings.retention_s * SECOND_MS)
+        given = (queue.id, now_ms, *retention, deadline_ms, begun_after_ms(deadline_ms))
+        receipts = [each.receipt for each in extensions]
+        extended, places = _at_once(db, Q.extend_held, Q.extend_held_many, receipts, given)
+        if extended and db.journal is not None:
+            db.journal.record_facts(Kind.EXTENDED, now_ms, state.queue.key, extended, caller)
+    if places:
+        left = [extensions[place] for place in places]
+        messages = held_messages(db, state, [each.receipt.seq for each in left], now_ms)
+        effects, verdicts = decide.decide_extensions(messages, left, now_ms, fifo=settings.fifo)
+        changes = [effect for effect in effects if isinstance(effect, LeaseChange)]
+        if changes and len({change.message.seq for change in changes}) == len(left):
+            # Each of another message: mostly one statement for all.
+            apply_leases(db, state, changes, now_ms, caller)
+        else:
+            apply(db, state, effects, now_ms, caller)
+        for place, verdict in zip(places, verdicts, strict=True):
+            answers[place] = verdict
     return answers
 
 

@@ -5,6 +5,15 @@
 -- LeaseFacts of core/event.py.
 seq, message_id, holder & {DELIVERY_MASK}, due_at_ms, receive_count, body_bytes, message_type
 
+-- part: OPEN_LEASE
+holder = ?2 AND queue_id = ?3 AND state = {IN_FLIGHT} AND due_at_ms > ?4 AND seq >= ?5
+
+-- part: EXTEND
+UPDATE message SET due_at_ms = ?7, wake_at_ms = min(?7, (seq >> {COUNTER_BITS}) + ?6)
+
+-- part: MAY_EXTEND
+due_at_ms <= ?7 AND received_at_ms >= ?8 AND delivery >= (holder & {DELIVERY_MASK})
+
 -- name: read_mark
 -- The clock's high-water mark, the highest order key, the outbox's last number and size.
 SELECT engine_ms, wall_ms, boot_ms, boot_id, last_seq, outbox_last, outbox_bytes FROM clock_mark WHERE id = 1;
@@ -216,14 +225,19 @@ WHERE seq = ?;
 -- A shortcut past `core.decide.decide_deletion`, for its common case: the receipt holds the open lease, so the message goes,
 -- whatever else is said of it. Read first and decided then, a delete costs 24 µs of CPU instead of 11, by ten 8 instead of 4. Seq,
 -- holder, queue, now, the first seq that is not past its retention; what it tells is what the journal tells of a delete.
-DELETE FROM message WHERE seq = ? AND holder = ? AND queue_id = ? AND state = {IN_FLIGHT} AND due_at_ms > ? AND seq >= ?
-RETURNING {LEASE_FACTS};
+DELETE FROM message WHERE seq = ?1 AND {OPEN_LEASE} RETURNING {LEASE_FACTS};
 
 -- name: take_held_many
 -- The same for many with one number of holder, as all of a first delivery have: a JSON list of seqs.
-DELETE FROM message
-WHERE seq IN (SELECT value FROM json_each(?)) AND holder = ? AND queue_id = ? AND state = {IN_FLIGHT} AND due_at_ms > ? AND seq >= ?
-RETURNING {LEASE_FACTS};
+DELETE FROM message WHERE seq IN (SELECT value FROM json_each(?1)) AND {OPEN_LEASE} RETURNING {LEASE_FACTS};
+
+-- name: extend_held
+-- The same past `decide_extension`: the receipt holds the open lease, which gets a later deadline within its twelve hours, for
+-- the first half of the CPU. Five places as above; retention, deadline, and the first instant of a receive that it may reach from.
+{EXTEND} WHERE seq = ?1 AND {OPEN_LEASE} AND {MAY_EXTEND} RETURNING {LEASE_FACTS};
+
+-- name: extend_held_many
+{EXTEND} WHERE seq IN (SELECT value FROM json_each(?1)) AND {OPEN_LEASE} AND {MAY_EXTEND} RETURNING {LEASE_FACTS};
 
 -- name: delete_messages
 -- A JSON list of seqs.

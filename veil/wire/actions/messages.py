@@ -251,12 +251,10 @@ async def delete_message_batch(call: Call, given: shapes.DeleteMessageBatchInput
     """DeleteMessageBatch."""
     queue = await call.queue(given.QueueUrl)
     entries = checked_entries(given.Entries, call.count_max(len(given.Entries or ())))
-
-    async def do(handles: list[str]) -> Sequence[VeilError | None]:
-        said = call.said(queue, [entry.Id for entry in entries])
-        return await delete(call.service, queue, handles, caller=call.caller, said=said)
-
-    return shapes.BatchOutput(*await in_batch(call, entries, lambda entry: entry.ReceiptHandle, do, _done))
+    said = call.said(queue, [entry.Id for entry in entries])
+    handles = [entry.ReceiptHandle for entry in entries]
+    answers = await delete(call.service, queue, handles, caller=call.caller, said=said)
+    return _done(call, entries, answers, {})
 
 
 async def change_message_visibility_batch(
@@ -265,21 +263,34 @@ async def change_message_visibility_batch(
     """ChangeMessageVisibilityBatch."""
     queue = await call.queue(given.QueueUrl)
     call.announce_grace(queue)
-    entries = checked_entries(given.Entries, call.count_max(len(given.Entries or ())))
+    entries = asked = checked_entries(given.Entries, call.count_max(len(given.Entries or ())))
+    refusals: dict[str, VeilError] = {}
+    for entry in entries:
+        try:
+            _visibility_s(entry)
+        except VeilError as refusal:
+            refusals[entry.Id] = refusal
+    if refusals:
+        asked = [entry for entry in entries if entry.Id not in refusals]
+    changes = [(entry.ReceiptHandle, entry.VisibilityTimeout or 0) for entry in asked]
+    said = call.said(queue, [entry.Id for entry in asked])
+    answers = await extend_lease(call.service, queue, changes, caller=call.caller, said=said)
+    return _done(call, asked, answers, refusals)
 
-    def read(entry: shapes.VisibilityEntry) -> tuple[str, str, int]:
-        return entry.Id, entry.ReceiptHandle, _visibility_s(entry)
 
-    async def do(changes: list[tuple[str, str, int]]) -> Sequence[VeilError | None]:
-        said = call.said(queue, [entry_id for entry_id, _, _ in changes])
-        given = [(handle, visibility_s) for _, handle, visibility_s in changes]
-        return await extend_lease(call.service, queue, given, caller=call.caller, said=said)
-
-    return shapes.BatchOutput(*await in_batch(call, entries, read, do, _done))
-
-
-def _done(entry: shapes.ReceiptEntry, read: object, done: None) -> shapes.DoneEntry:
-    return shapes.DoneEntry(entry.Id)
+def _done(
+    call: Call,
+    asked: Sequence[shapes.ReceiptEntry],
+    answers: Sequence[VeilError | None],
+    refusals: dict[str, VeilError],
+) -> shapes.BatchOutput:
+    """Those of the entries that were asked for and done, and those that were refused before or then, by their ids."""
+    if any(answers):
+        told = zip(asked, answers, strict=True)
+        refusals |= {entry.Id: refusal for entry, refusal in told if refusal is not None}
+    done = [shapes.DoneEntry(entry.Id) for entry in asked if entry.Id not in refusals]
+    failed = [_failed(call, entry_id, refusal) for entry_id, refusal in refusals.items()]
+    return shapes.BatchOutput(done or None, failed or None)
 
 
 def checked_entries(entries: list[_Entry] | None, count_max: int) -> list[_Entry]:
@@ -288,14 +299,12 @@ def checked_entries(entries: list[_Entry] | None, count_max: int) -> list[_Entry
         raise errors.BatchEmpty
     if len(entries) > count_max:
         raise errors.BatchTooMany(len(entries), count_max)
-    seen: set[str] = set()
-    for entry in entries:
-        if not _ENTRY_ID.match(entry.Id):
-            raise errors.BatchIdRefused(entry.Id[:1024])
-    for entry in entries:
-        if entry.Id in seen:
-            raise errors.BatchIdRepeated(entry.Id)
-        seen.add(entry.Id)
+    ids = [entry.Id for entry in entries]
+    for entry_id in ids:
+        if not _ENTRY_ID.match(entry_id):
+            raise errors.BatchIdRefused(entry_id[:1024])
+    if len(set(ids)) < len(ids):
+        raise errors.BatchIdRepeated(next(each for at, each in enumerate(ids) if each in ids[:at]))
     return entries
 
 
