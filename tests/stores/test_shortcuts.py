@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
@@ -14,11 +15,13 @@ from tests.stores.kit import a_message, make_queue, redrive_to
 from tests.stores.postgres_nodes_kit import nodes
 from veil.core import decide
 from veil.core.clock import ManualClock
-from veil.core.effect import Deleted
-from veil.core.event import NOBODY
-from veil.core.lease import Deletion, State
+from veil.core.effect import Deleted, Extended
+from veil.core.event import NOBODY, EventRecorder
+from veil.core.lease import Deletion, Extension, State
+from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.message import HeldMessage, LeaseState
 from veil.core.receipt import DELIVERY_BITS, Receipt, delivery_of
+from veil.core.sequence import wake_at_ms
 from veil.stores.sql import CONSTANTS, to_message
 from veil.stores.store import NoEvents
 
@@ -40,20 +43,12 @@ each_example = settings(
 )
 
 
-@given(
-    held=st.lists(leases, min_size=1, max_size=4),
-    claims=st.lists(st.tuples(numbers, holders), min_size=1, max_size=5),
-    journal=st.booleans(),
-)
-@each_example
-def test_sqlite_deletes_at_once_only_what_the_rules_delete(tmp_path: Path, held, claims, journal):
-    """`take_held` and `take_held_many` of the embedded store, against `decide_deletion` for each receipt in turn."""
-    from veil.core.event import EventRecorder
+def an_embedded_queue(tmp_path: Path, held: list[LeaseState], journal: bool):
+    """A database with a queue that has messages in those states: the database, the queue's state, the messages' keys."""
     from veil.core.queue import Queue, QueueKey, QueueSettings
     from veil.stores.outbox import OutboxBound
     from veil.stores.sqlite.data_directory import Reserve
     from veil.stores.sqlite.database import Database, Q, QueueState
-    from veil.stores.sqlite.leases import delete, held_messages
     from veil.stores.sqlite.messages import send
     from veil.stores.sqlite.opening import _migrate
 
@@ -72,10 +67,32 @@ def test_sqlite_deletes_at_once_only_what_the_rules_delete(tmp_path: Path, held,
     for seq, lease in zip(seqs, held, strict=True):
         db.execute(Q.write_lease, (*lease, lease.due_at_ms, seq))
         state.counts[lease.state] += 1
-    given_receipts = [Receipt(1, seqs[at % len(seqs)], claim) for at, claim in claims]
     if db.journal is not None:
         db.journal.forget()
+    return db, state, seqs
 
+
+def told(db, state, decided) -> bool:
+    """Whether the journal tells what was decided, in whatever order."""
+    if db.journal is None:
+        return True
+    recorder = EventRecorder()
+    recorder.record(NOW_MS, state.queue.key, decided)
+    return sorted(db.journal.events, key=repr) == sorted(recorder.events, key=repr)
+
+
+some_leases = st.lists(leases, min_size=1, max_size=4)
+some_claims = st.lists(st.tuples(numbers, holders), min_size=1, max_size=5)
+
+
+@given(held=some_leases, claims=some_claims, journal=st.booleans())
+@each_example
+def test_sqlite_deletes_at_once_only_what_the_rules_delete(tmp_path: Path, held, claims, journal):
+    """`take_held` and `take_held_many` of the embedded store, against `decide_deletion` for each receipt in turn."""
+    from veil.stores.sqlite.leases import delete, held_messages
+
+    db, state, seqs = an_embedded_queue(tmp_path, held, journal)
+    given_receipts = [Receipt(1, seqs[at % len(seqs)], claim) for at, claim in claims]
     messages = held_messages(db, state, seqs, NOW_MS)
     decided, expected = [], []
     for receipt in given_receipts:
@@ -90,10 +107,46 @@ def test_sqlite_deletes_at_once_only_what_the_rules_delete(tmp_path: Path, held,
     assert delete(db, state.queue, given_receipts, False, NOBODY) == expected
     assert set(held_messages(db, state, seqs, NOW_MS)) == set(messages)
     assert state.counts == [sum(m.state == each for m in messages.values()) for each in State]
-    if db.journal is not None:
-        told = EventRecorder()
-        told.record(NOW_MS, state.queue.key, decided)
-        assert sorted(db.journal.events, key=repr) == sorted(told.events, key=repr)
+    assert told(db, state, decided)
+
+
+@given(
+    held=some_leases,
+    claims=some_claims,
+    lengths_s=st.one_of(
+        st.sampled_from([1, 40, 70, VISIBILITY_MAX_S - 5, VISIBILITY_MAX_S]).map(lambda each: [each] * 5),
+        st.lists(st.sampled_from([0, 1, 70]), min_size=5, max_size=5),
+    ),
+    retention_s=st.sampled_from([60, 345_600]),
+    journal=st.booleans(),
+)
+@each_example
+def test_sqlite_extends_at_once_only_what_the_rules_extend(
+    tmp_path: Path, held, claims, lengths_s, retention_s, journal
+):
+    """`extend_held` and `extend_held_many` of the embedded store, against `decide_extensions`."""
+    from veil.stores.sqlite.leases import extend, held_messages
+
+    db, state, seqs = an_embedded_queue(tmp_path, held, journal)
+    state.queue = replace(state.queue, settings=replace(state.queue.settings, retention_s=retention_s))
+    extensions = [
+        Extension(Receipt(1, seqs[at % len(seqs)], claim, str(claim)), length_s)
+        for (at, claim), length_s in zip(claims, lengths_s, strict=False)
+    ]
+    messages = held_messages(db, state, seqs, NOW_MS)
+    decided, expected = decide.decide_extensions(dict(messages), extensions, NOW_MS, fifo=False)
+    for effect in decided:
+        decide.take_in(messages, effect)
+
+    assert list(map(repr, extend(db, state.queue, extensions, NOBODY))) == list(map(repr, expected))
+    assert held_messages(db, state, seqs, NOW_MS) == messages
+    assert state.counts == [sum(m.state == each for m in messages.values()) for each in State]
+    for effect in decided:
+        if isinstance(effect, Extended):
+            seq, due_at_ms = effect.message.seq, messages[effect.message.seq].due_at_ms
+            wake_ms = db.execute(f"SELECT wake_at_ms FROM message WHERE seq = {seq}").get
+            assert wake_ms == wake_at_ms(seq, due_at_ms, retention_s)
+    assert told(db, state, decided)
 
 
 @pytest.mark.parametrize("name", ["sqlite", "postgres"])
