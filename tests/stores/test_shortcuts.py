@@ -8,7 +8,7 @@ from pathlib import Path
 
 import apsw
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.stores.kit import a_message, make_queue, redrive_to
@@ -81,8 +81,16 @@ def told(db, state, decided) -> bool:
     return sorted(db.journal.events, key=repr) == sorted(recorder.events, key=repr)
 
 
-some_leases = st.lists(leases, min_size=1, max_size=4)
-some_claims = st.lists(st.tuples(numbers, holders), min_size=1, max_size=5)
+AN_OPEN_LEASE = LeaseState(int(State.IN_FLIGHT), NOW_MS + 60_000, NOW_MS - 5_000, 1, 1, 1, 5)
+some_leases = st.lists(leases | st.just(AN_OPEN_LEASE), min_size=1, max_size=4)
+# None: the one that the message names as its holder.
+some_claims = st.lists(st.tuples(numbers, st.none() | holders), min_size=1, max_size=5)
+
+
+def claimed(seqs: list[int], held: list[LeaseState], claims: list[tuple[int, int | None]]) -> list[Receipt]:
+    """The receipts of claims on messages."""
+    places = [(at % len(seqs), holder) for at, holder in claims]
+    return [Receipt(1, seqs[at], held[at].holder if holder is None else holder) for at, holder in places]
 
 
 @given(held=some_leases, claims=some_claims, journal=st.booleans())
@@ -92,7 +100,7 @@ def test_sqlite_deletes_at_once_only_what_the_rules_delete(tmp_path: Path, held,
     from veil.stores.sqlite.leases import delete, held_messages
 
     db, state, seqs = an_embedded_queue(tmp_path, held, journal)
-    given_receipts = [Receipt(1, seqs[at % len(seqs)], claim) for at, claim in claims]
+    given_receipts = claimed(seqs, held, claims)
     messages = held_messages(db, state, seqs, NOW_MS)
     decided, expected = [], []
     for receipt in given_receipts:
@@ -120,6 +128,8 @@ def test_sqlite_deletes_at_once_only_what_the_rules_delete(tmp_path: Path, held,
     retention_s=st.sampled_from([60, 345_600]),
     journal=st.booleans(),
 )
+@example(held=[AN_OPEN_LEASE], claims=[(0, 1)], lengths_s=[70], retention_s=60, journal=True)
+@example(held=[AN_OPEN_LEASE] * 2, claims=[(0, 1), (1, 1)], lengths_s=[40] * 2, retention_s=60, journal=True)
 @each_example
 def test_sqlite_extends_at_once_only_what_the_rules_extend(
     tmp_path: Path, held, claims, lengths_s, retention_s, journal
@@ -130,8 +140,8 @@ def test_sqlite_extends_at_once_only_what_the_rules_extend(
     db, state, seqs = an_embedded_queue(tmp_path, held, journal)
     state.queue = replace(state.queue, settings=replace(state.queue.settings, retention_s=retention_s))
     extensions = [
-        Extension(Receipt(1, seqs[at % len(seqs)], claim, str(claim)), length_s)
-        for (at, claim), length_s in zip(claims, lengths_s, strict=False)
+        Extension(receipt, length_s)
+        for receipt, length_s in zip(claimed(seqs, held, claims), lengths_s, strict=False)
     ]
     messages = held_messages(db, state, seqs, NOW_MS)
     decided, expected = decide.decide_extensions(dict(messages), extensions, NOW_MS, fifo=False)
