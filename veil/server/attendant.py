@@ -188,7 +188,11 @@ class StoreProcess(ServedStore):
 
 
 # Operations of the store on receipts, with what takes note of them; and those that the service has under the same name.
-_NOTED: Final = {"delete": note_deletions, "extend": note_extensions, "rotate": note_rotations}
+_NOTED: Final[dict[str, Callable[..., None]]] = {
+    "delete": note_deletions,
+    "extend": note_extensions,
+    "rotate": note_rotations,
+}
 _OF_THE_SERVICE: Final = (receive_hold, extend_holds, delete_holds, delete_queue, cancel_move)
 STORE_PROCESS: Final = methods_of(*STORE_CONTRACTS, StoreProcess)
 

@@ -203,13 +203,14 @@ class LiveAttempts:
         self,
         clock: Clock,
         tallies: MutableMapping[tuple[str, int], int],
-        handled: Callable[[int, int], None] | None = None,
+        handled: Callable[[int, int, int], None] | None = None,
         trouble_at: Callable[[int], Trouble | None] = lambda now_ms: None,
         *,
         is_shared: bool = False,
     ) -> None:
-        """`handled` hears how long after its receive a message of a queue was deleted, in milliseconds; `trouble_at` tells what
-        leases are excused by, as the store's own does; `is_shared`: other nodes may have heard a caller too."""
+        """`handled` hears how long after their receive messages of a queue were deleted, in milliseconds, and how many;
+        `trouble_at` tells what leases are excused by, as the store's own does; `is_shared`: other nodes may have heard a
+        caller too."""
         self._unknown_after_ms = HEARD_MS if is_shared else UNKNOWN_AFTER_MS
         self._told_after_ms = 2 * SHARE_EVERY_MS if is_shared else 0  # all nodes know what the others heard
         self._clock, self._tallies, self._handled, self._trouble_at = clock, tallies, handled, trouble_at
@@ -307,29 +308,29 @@ class LiveAttempts:
         now_ms = self._clock.now_ms()
         consumer = self._seen(caller, now_ms)
         plain = 0
+        lengths_ms: dict[int, int] = {}  # how many took that long: all of a receive did
+        is_handled = outcome == Outcome.COMPLETED and self._handled is not None
         for at, seq in enumerate(seqs):
             claim = self._leases.pop(seq, None)
-            change = None if claim is None else claim.change_of(seq)
+            change = None if claim is None or claim.changes is None else claim.changes.get(seq)
             if claim is not None and change is not None and change.outcome is not None:
                 self._waiting.get(claim.queue.id, {}).pop(seq, None)
                 continue  # it was over before
             own = said[at] if said else None
-            if (
-                claim is not None
-                and outcome == Outcome.COMPLETED
-                and (own is None or own.outcome is None)
-                and self._handled is not None
-            ):
-                worked_ms = None if own is None else own.worked_ms
-                self._handled(queue.id, now_ms - claim.received_at_ms if worked_ms is None else worked_ms)
             word = None if own is None else own.outcome
-            if word is not None or outcome == Outcome.GIVEN_BACK:
+            if is_handled and claim is not None and word is None:
+                worked_ms = None if own is None else own.worked_ms
+                length_ms = now_ms - claim.received_at_ms if worked_ms is None else worked_ms
+                lengths_ms[length_ms] = lengths_ms.get(length_ms, 0) + 1
+            elif word is not None or outcome == Outcome.GIVEN_BACK:
                 message_id = "" if claim is None else claim.message_ids[seq]
                 consumer.recent.append(EndedAttempt(queue, seq, message_id, now_ms, word or outcome, own))
             if word is None:
                 plain += 1
             else:
                 self._judged(consumer, queue, word)
+        for length_ms, count in lengths_ms.items():
+            self._handled(queue.id, length_ms, count)  # type: ignore[misc]  # there is one
         if plain:
             self._judged(consumer, queue, outcome, plain)
 

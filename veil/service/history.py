@@ -271,9 +271,9 @@ class History:
 
     # ---- what happens
 
-    def handled(self, queue_id: int, ms: int) -> None:
-        """A message was deleted so long after its receive."""
-        self._handled[queue_id, _bucket(ms)] += 1
+    def handled(self, queue_id: int, ms: int, count: int) -> None:
+        """So many messages were deleted so long after their receive."""
+        self._handled[queue_id, _bucket(ms)] += count
 
     def count(self, fresh: Mapping[tuple[str, int], int]) -> None:
         """Note what was counted since the last time, as happening now."""
