@@ -31,7 +31,7 @@ def test_a_run_says_what_it_did_and_names_what_it_set_aside(
     journal_place.write(broken, b"PAR1")
 
     done = CliRunner().invoke(pipeline_app, ["lifecycles", *options])
-    assert (done.exit_code, done.stdout.startswith("3 events of 1 segments: 1 hours written")) == (0, True)
+    assert (done.exit_code, done.stdout.startswith("3 events of 1 segment: 1 hour written")) == (0, True)
     assert f"set aside {broken}: " in done.stderr
 
     again = CliRunner().invoke(pipeline_app, ["lifecycles", *options, "--json"])
@@ -64,7 +64,7 @@ sys.exit(max(codes))
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("3 events of 1 segments: 1 hours written")
+    assert done.stdout.startswith("3 events of 1 segment: 1 hour written")
 
 
 def test_a_journal_that_is_not_there_is_named(

@@ -12,6 +12,7 @@ from veil.cli.options import AsJson, argument, flag, how_often
 from veil.cli.output import inert, say, say_json, talk, tell
 from veil.cli.pipeline import pipeline_app
 from veil.cli.pipeline.options import SparkOptions, spark_when_needed, with_spark, with_tables
+from veil.words import plural
 
 if TYPE_CHECKING:
     from veil.journal.storage import Storage
@@ -66,10 +67,10 @@ def _tell(run: LifecyclesRun, tables: Storage, as_json: bool) -> None:
         talk(f"veil: set aside {inert(each.name, keep='')}: {inert(each.reason, keep='')}")
     newest = None if run.newest is None else run.newest.isoformat()
     facts = {"newest": newest, "seconds": round(run.seconds, 3), "tables": tables.uri}
-    read = f"{run.events:,} events of {run.segments:,} segments"
-    text = (
-        f"{read}: {run.partitions:,} hours written in {run.seconds:.1f} s" if run.changed else "nothing new"
-    )
+    text = "nothing new"
+    if run.changed:
+        read = f"{plural(run.events, 'event')} of {plural(run.segments, 'segment')}"
+        text = f"{read}: {plural(run.partitions, 'hour')} written in {run.seconds:.1f} s"
     tell(msgspec.to_builtins(run) | facts, f"{text}; the tables are at {tables.uri}", as_json=as_json)
 
 
