@@ -81,3 +81,16 @@ def test_files_of_an_unknown_table_are_refused(
 ) -> None:
     assert run(["pipeline", "files", table, "--tables", tables_place.uri]) == 1
     assert f"table '{table}': expected one of leases, messages" in capsys.readouterr().err
+
+
+def test_following_waits_for_a_journal_that_is_not_there_yet(
+    journal_place: Storage, tables_place: Storage
+) -> None:
+    options = ["--follow", "--every", "1", "--journal", journal_place.uri, "--tables", tables_place.uri]
+    veil = [sys.executable, "-m", "veil.cli.main", "pipeline", "lifecycles", *options]
+    with subprocess.Popen(veil, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None and following.stderr is not None
+        assert following.stderr.readline().startswith(f"waiting for the first segment in {journal_place.uri}")
+        write_segment_of(journal_place, journal_of(a_message(T).received(T + S).deleted(T + 2 * S)))
+        assert following.stdout.readline().startswith("3 events of 1 segment: 1 hour written")
+        following.terminate()

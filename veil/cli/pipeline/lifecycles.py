@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,10 @@ def lifecycles(
     Only new segments are read; running it again changes nothing. A segment that cannot be read is named on stderr, skipped,
     and tried again by the next run; the exit code is still 0.
     """
+    if follow and not journal.entries():
+        talk(f"waiting for the first segment in {inert(journal.uri)}; stop with Ctrl-C")
+        while not journal.entries():
+            time.sleep(every)
     if not journal.entries():
         raise CommandFailed(
             f"journal {journal.uri}: expected a directory with segments; it is empty or missing (a running server exports "
