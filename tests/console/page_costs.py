@@ -205,7 +205,7 @@ class Crowded:
         await self._send(queue, [Draft("x" * MIB)])
         for number in range(self.many(1_500)):
             (message,) = await receive(self.service, queue, count=1, visibility_s=30, wait_s=0, caller=CALLER)
-            receipt = self.store.receipts.write(queue.id, message.seq, message.delivery, 0)
+            receipt = self.store.receipts.write(queue.id, message.seq, message.delivery)
             self.clock.advance(seconds=1)
             await extend_lease(self.service, queue, [(receipt, 60)], caller=CALLER)
             self.clock.advance(seconds=61 if number % 2 else 300)
