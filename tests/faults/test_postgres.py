@@ -26,11 +26,13 @@ def test_immediate_stops_of_postgresql_lose_invent_and_resurrect_nothing() -> No
 
 def test_the_rig_catches_a_database_that_does_not_wait_for_its_disk() -> None:
     careless = {"synchronous_commit": "off", "wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
-    outcome = run_stops(1, SEED, nodes=1, settings=careless)
-    outcome.discard()
-
-    # Sends that are lost, or deletes: which of them were in the second that the stop takes is chance.
-    assert {"lost", "resurrected"} & outcome.violations.keys(), str(outcome)
+    # Sends that are lost, or deletes: which of them were in the second that the stop takes is chance, and now and then none was.
+    for attempt in range(10):
+        outcome = run_stops(1, SEED + attempt, nodes=1, settings=careless)
+        outcome.discard()
+        if {"lost", "resurrected"} & outcome.violations.keys():
+            return
+    pytest.fail(f"the rig did not see that the database does not wait for its disk: {outcome}")
 
 
 def test_the_promotion_of_a_synchronous_standby_loses_nothing() -> None:
