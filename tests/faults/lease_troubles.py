@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.faults.client import Client
 from tests.faults.lease_holders import HOLDERS, WINDOWS_S, Holders
-from tests.faults.postgres_kit import DATABASE, create_database
+from tests.faults.postgres_kit import DATABASE, create_database, judge_counts
 from tests.faults.postgres_promotions import STANDBY_SETTINGS, dsn_of, follow
 from tests.faults.rig import Outcome, scratch
 from tests.faults.server_process import ServerProcess
@@ -214,6 +214,7 @@ def run_failovers(
 
             with nodes[0], nodes[1]:
                 asyncio.run(run())
+            judge_counts(outcome, primary.dsn(DATABASE))
     finally:
         if bouncer is not None:
             bouncer.remove()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -25,6 +26,18 @@ PROBE = "probe"
 _DRAIN_S = 60.0
 _LOOK_EVERY_S = 0.02
 _TICK_S, _STILL_S = 0.1, 1.0
+_COUNTS_AND_MESSAGES = """
+SELECT q.name, coalesce(c.visible, 0), coalesce(c.in_flight, 0), coalesce(c.delayed, 0), m.visible, m.in_flight, m.delayed
+FROM veil.queue q
+CROSS JOIN LATERAL (
+    SELECT sum(visible)::bigint AS visible, sum(in_flight)::bigint AS in_flight, sum(delayed)::bigint AS delayed
+    FROM veil.queue_count c WHERE c.queue_id = q.id) c
+CROSS JOIN LATERAL (
+    -- The states are core.lease.State's.
+    SELECT count(*) FILTER (WHERE state = 0) AS visible, count(*) FILTER (WHERE state = 2) AS in_flight,
+           count(*) FILTER (WHERE state = 1) AS delayed
+    FROM veil.message m WHERE m.queue_id = q.id) m
+WHERE q.deleted_at_ms IS NULL"""
 
 
 class Stage:
@@ -105,6 +118,8 @@ def run_on_postgres(
             for server in servers:
                 server.kill()
             history.close()
+        with contextlib.nullcontext() if network is None else network.on(0):
+            judge_counts(outcome, dsn)
         verdict = check(history.events, drained=outcome.ok)
         outcome.take(verdict)
         counts = " ".join(f"{name}={count}" for name, count in verdict.counts.items())
@@ -141,6 +156,20 @@ async def _run(stage: Stage, work: Callable[[Stage], Awaitable[None]]) -> None:
     left = await stage.load.drain(_DRAIN_S)
     if left:
         stage.outcome.add("undrained", f"{left} messages were left after {_DRAIN_S:g} s of draining")
+
+
+def judge_counts(outcome: Outcome, dsn: str) -> None:
+    """Compare the counts of every queue with its messages, on each server that the DSN names: they agree in every snapshot."""
+    import psycopg
+
+    for server in dsn.split():
+        with psycopg.connect(server) as connection:
+            for name, *numbers in connection.execute(_COUNTS_AND_MESSAGES):
+                if numbers[:3] != numbers[3:]:
+                    outcome.add(
+                        "counts",
+                        f"{name} counts {numbers[:3]} visible, in flight, delayed and has {numbers[3:]}",
+                    )
 
 
 def create_database(server: PostgresServer) -> str:
