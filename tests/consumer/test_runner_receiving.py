@@ -104,6 +104,26 @@ async def test_receiving_goes_on_after_the_service_was_away(caplog: pytest.LogCa
     assert caplog.text.count("next try in") == 6
 
 
+async def test_receiving_goes_on_after_too_many_deletes_have_waited(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("veil.consumer.runner._PENDING_ACKS_MAX", 20)
+    app = Consumer("orders", prefetch=0)
+
+    @app.handler
+    async def handle(body: str) -> None:
+        pass
+
+    async with ConsumerHarness(app) as harness:
+        harness.fail("delete", Failure.THROTTLED, times=60)
+        for number in range(100):
+            await harness.send(str(number))
+        await harness.settle()
+        assert harness.runner.deletes.pending > 20
+        assert harness.runner.receiver.under_way == 0
+        await harness.advance(60)
+        assert len(harness.deleted) == 100
+        assert harness.runner.receiver.under_way == 1
+
+
 def test_pauses_grow_to_a_minute_and_are_all_jitter():
     random = Random(1)
     longest = [max(BACKOFF.pause_s(n, Failure.UNREACHABLE, random) for _ in range(200)) for n in range(12)]

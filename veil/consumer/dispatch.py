@@ -357,5 +357,6 @@ class Dispatch:
     def _settled(self, _error: ApiError | None) -> None:
         """What became of a message is carried out, or cannot be."""
         self._settling -= 1
+        self._on_free_slot()  # nothing is received while too many deletes wait
         if not self._settling and self._all_settled is not None and not self._all_settled.done():
             self._all_settled.set_result(None)
