@@ -130,6 +130,44 @@ def test_coroutines_and_threads_send_through_one_queue(sqs: Any, url: str) -> No
     assert set(ids) <= {message["MessageId"] for message in found}
 
 
+class GatedClient:
+    """Answers its first batch only when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked, self.answer = threading.Event(), threading.Event()
+
+    async def queue_url(self, name: str) -> str:
+        return name
+
+    async def send_batch(self, url: str, entries: list[Any], *, invocation: str) -> list[str]:
+        self.asked.set()
+        await asyncio.to_thread(self.answer.wait)
+        return [entry["MessageBody"] for entry in entries]
+
+    async def close(self) -> None:
+        pass
+
+
+def test_whoever_gives_up_waiting_for_a_send_does_not_spoil_it_for_those_beside_it() -> None:
+    client = GatedClient()
+
+    async def three() -> list[str | BaseException]:
+        queue = Queue("orders")
+        queue._client_for = lambda: client  # type: ignore[assignment, return-value]
+        sends = [asyncio.ensure_future(queue.asend(body)) for body in "abc"]
+        await asyncio.to_thread(client.asked.wait)
+        sends[1].cancel()
+        client.answer.set()
+        async with asyncio.timeout(60):
+            found = await asyncio.gather(*sends, return_exceptions=True)
+        await asyncio.to_thread(queue.close)
+        return found
+
+    first, second, third = asyncio.run(three())
+    assert (first, third) == ("a", "c")
+    assert isinstance(second, asyncio.CancelledError)
+
+
 def test_send_in_a_coroutine_says_what_to_call_instead(url: str) -> None:
     async def wrong() -> None:
         queue_at(url).send("x")

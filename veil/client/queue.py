@@ -209,6 +209,8 @@ class _Waiting:
         self.entry, self.bytes = entry, size
         self.context = copy_context()  # so that the request is in the trace of whoever sends
         self.future: Future[str] = Future()
+        # From here on nobody can cancel it: whoever gives up waiting does not spoil it for the others of its batch.
+        self.future.set_running_or_notify_cancel()
 
 
 class _Sender:
