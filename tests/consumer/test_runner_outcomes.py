@@ -348,6 +348,24 @@ async def test_a_handler_that_released_its_message_by_hand_has_the_last_word():
         assert harness.service.calls["delete"] == 1
 
 
+async def test_no_copy_of_a_released_message_goes_to_the_dead_letters():
+    app, seen = Consumer("orders", on_failure=DeadLetter()), []
+
+    @app.handler
+    async def handle(body: str, lease: Lease) -> None:
+        seen.append(lease.token)
+        if lease.token == 1:
+            await lease.release()
+            raise ValueError("not mine any more")
+
+    async with ConsumerHarness(app) as harness:
+        await harness.send()
+        await harness.settle()
+        assert seen == [1, 2]
+        assert await harness.dead_letters() == []
+        assert harness.deleted == ["hello"]
+
+
 async def test_a_message_that_waits_for_a_slot_is_renewed_too():
     app, tokens = Consumer("orders", concurrency=1, prefetch=5), []
 

@@ -16,6 +16,7 @@ from typing import Final
 from veil.client.api import ApiError, Attribute, QueueApi
 from veil.consumer.acknowledging import Deletes, Releases
 from veil.consumer.handlers.table import Handler, HandlerTable
+from veil.consumer.lease import LeaseState
 from veil.consumer.message import Message
 from veil.consumer.outcomes import (
     DEFAULT_BACKOFF,
@@ -152,7 +153,7 @@ class MessageProcessor:
     async def _end(self, message: Message, outcome: Outcome | None) -> int:
         """Carry out whatever ends at the message itself: _GONE, _LEFT, or the seconds after which it is to be visible."""
         lease = message.lease
-        if isinstance(outcome, DeadLetter):
+        if isinstance(outcome, DeadLetter) and lease.state is LeaseState.HELD:
             # Before the keeper lets go: until the copy is safe, nobody else may receive the original.
             outcome = await self._dead_lettered(message, outcome)
         is_done = isinstance(outcome, Delete | Discard)
