@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 from urllib.parse import quote
 
 USER = "veil"
@@ -174,7 +175,7 @@ class PostgresServer:
 
     def run(self, tool: str, *arguments: str) -> str:
         """Run one of PostgreSQL's own tools as its user; what it said."""
-        done = subprocess.run(
+        done: subprocess.CompletedProcess[str] = subprocess.run(
             [self._tool(tool), *arguments], capture_output=True, text=True, cwd=self.place, **_as_user()
         )
         if done.returncode != 0:
@@ -229,10 +230,10 @@ def start_kept(place: Path, command: Sequence[str], *, ending: str = "QUIT") -> 
         )  # fmt: skip
 
 
-def _as_user() -> dict[str, object]:
+def _as_user() -> dict[str, Any]:
     """What makes a process run as somebody PostgreSQL accepts: itself refuses to run as root."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-    given: dict[str, object] = {"env": environ | {"LC_ALL": "C"}}
+    given: dict[str, Any] = {"env": environ | {"LC_ALL": "C"}}
     user = _unprivileged() if os.getuid() == 0 else None
     return given | (
         {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user is not None else {}
