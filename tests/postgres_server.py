@@ -180,7 +180,7 @@ class PostgresServer:
         )
         if done.returncode != 0:
             raise PostgresGone(f"{tool} failed: {(done.stdout + done.stderr).strip()[-2000:]}")
-        return done.stdout
+        return str(done.stdout)
 
     def run_sql(self, statement: str) -> None:
         """Have one statement done by its own user."""
