@@ -29,7 +29,7 @@ from veil.core.autopilot import (
     Decision,
     DecisionKind,
     Mode,
-    QueueState,
+    PilotedQueue,
     prediction_of,
 )
 from veil.pipeline.autopilot.pilot import Memory, changed, goal_of, is_due, look
@@ -123,7 +123,7 @@ class Simulated:
     rng: Rng
     crashed: float = CRASHED
     timeout_s: int = DEFAULT_S
-    state: QueueState = field(default_factory=lambda: QueueState(seen_s=DEFAULT_S))
+    state: PilotedQueue = field(default_factory=lambda: PilotedQueue(seen_s=DEFAULT_S))
     memory: Memory = field(default_factory=Memory)
     pending: list[Tick] = field(default_factory=list)
     since_change: Attempts = field(default_factory=Attempts)

@@ -7,21 +7,21 @@ from typing import Final
 
 import duckdb
 
-from veil.core.attempt import Outcome
+from veil.core.attempt import AttemptOutcome
 from veil.pipeline.lifecycles.tables import ATTEMPT, BUCKET_MAX, HOW, OUTCOME, PER_OCTAVE
 
 # The rule of core.attempt in SQL, over columns named like its facts; `{now}` is the last known instant, of the columns' type.
 OUTCOME_SQL: Final = f"""case
-    when undone_at is not null then '{Outcome.UNDONE}'
+    when undone_at is not null then '{AttemptOutcome.UNDONE}'
     when said is not null then said
-    when deleted_at is not null then '{Outcome.COMPLETED}'
-    when is_returned then '{Outcome.GIVEN_BACK}'
-    when gone_at < deadline then '{Outcome.REMOVED}'
-    when deadline > {{now}} then '{Outcome.OPEN}'
-    when refused_at is not null then '{Outcome.OVERRAN}'
-    when seen_at >= deadline then '{Outcome.FAILED}'
-    when silent_at >= deadline then '{Outcome.CRASHED}'
-    else '{Outcome.UNKNOWN}' end"""
+    when deleted_at is not null then '{AttemptOutcome.COMPLETED}'
+    when is_returned then '{AttemptOutcome.GIVEN_BACK}'
+    when gone_at < deadline then '{AttemptOutcome.REMOVED}'
+    when deadline > {{now}} then '{AttemptOutcome.OPEN}'
+    when refused_at is not null then '{AttemptOutcome.OVERRAN}'
+    when seen_at >= deadline then '{AttemptOutcome.FAILED}'
+    when silent_at >= deadline then '{AttemptOutcome.CRASHED}'
+    else '{AttemptOutcome.UNKNOWN}' end"""
 
 _MACROS: Final = f"""
 create macro ms_between(start, stop) as

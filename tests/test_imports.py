@@ -268,3 +268,13 @@ def test_no_module_needs_one_that_needs_it():
         for name in free:
             del needs[name]
     assert not {name: sorted(wanted & needs.keys()) for name, wanted in needs.items()}
+
+
+def test_a_name_means_one_class():
+    names: dict[str, list[str]] = {}
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                names.setdefault(node.name, []).append(file.relative_to(PACKAGE).as_posix())
+    # What a program sends to, by the name that everybody expects of it, and what a queue is.
+    assert {name for name, files in names.items() if len(files) > 1} == {"Queue"}

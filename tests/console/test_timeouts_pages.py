@@ -18,7 +18,7 @@ from veil.client.blocking import BlockingClient, find_target
 from veil.console.audit import AuditFile
 from veil.console.pages.timeouts import RIGHT, TOO_LONG, verdict
 from veil.core import autopilot
-from veil.core.autopilot import AutopilotState, Decision, DecisionKind, Prediction, QueueState
+from veil.core.autopilot import AutopilotState, Decision, DecisionKind, PilotedQueue, Prediction
 from veil.core.findings import FILE, VERSION, Finding, Findings, encode
 from veil.testing import VeilServer
 
@@ -159,7 +159,7 @@ def piloted(tables: Path, **given: Any) -> None:
         kind=DecisionKind.CHANGE, code="change 120", reason="30 s to 2 min", at_ms=1_000, before_s=30, after_s=120,
         bound="step=4", prediction=told,
     )  # fmt: skip
-    queue = QueueState(mode="apply", seen_s=120, last=change, change=change)
+    queue = PilotedQueue(mode="apply", seen_s=120, last=change, change=change)
     state = AutopilotState(**OWN, queues={"orders": replace(queue, **given)})
     (tables / autopilot.FILE).write_bytes(autopilot.encode_state(state))
 
@@ -202,8 +202,8 @@ def test_a_timeout_that_the_autopilot_finds_right_by_its_cost_is_right():
     right = Decision(kind=DecisionKind.NOTHING, code=autopilot.RIGHT, reason="", at_ms=1_000)
     finding = a_finding("orders", present_s=3_600)
     assert verdict(finding, 3_600) == TOO_LONG
-    assert verdict(finding, 3_600, QueueState(seen_s=3_600, last=right)) == RIGHT
-    assert verdict(finding, 3_600, QueueState(seen_s=30, last=right)) == TOO_LONG
+    assert verdict(finding, 3_600, PilotedQueue(seen_s=3_600, last=right)) == RIGHT
+    assert verdict(finding, 3_600, PilotedQueue(seen_s=30, last=right)) == TOO_LONG
 
 
 def test_a_silenced_queue_shows_how_to_let_the_autopilot_go_on(

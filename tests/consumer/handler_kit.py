@@ -56,7 +56,7 @@ def a_message(
 
 
 def text(value: str) -> Attribute:
-    return Attribute("String", value)
+    return Attribute.of("String", value)
 
 
 def as_logged(records: Iterable[logging.LogRecord]) -> str:

@@ -12,7 +12,7 @@ import pytest
 import veil
 from tests.consumer.renewal_stories import play
 from veil import Adaptive, Consumer, Heartbeat, NoRenewal, SettingsError
-from veil.consumer.outcomes import PolicyRefused
+from veil.consumer.outcomes import FailurePolicyRefused
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_the_queue_has_a_name(queue: Any):
 
 
 def test_a_failure_policy_that_cannot_work_is_refused():
-    with pytest.raises(PolicyRefused, match="on_failure"):
+    with pytest.raises(FailurePolicyRefused, match="on_failure"):
         Consumer("orders", on_failure=5)  # type: ignore[arg-type]
 
 

@@ -18,10 +18,10 @@ from veil.consumer.outcomes import (
     Discard,
     Drop,
     FailurePolicy,
+    FailurePolicyRefused,
     Fatal,
     LetExpire,
     Outcome,
-    PolicyRefused,
     Reject,
     Release,
     Retry,
@@ -118,7 +118,7 @@ def test_an_error_that_cannot_speak_is_told_by_its_name() -> None:
     ],
 )
 def test_a_policy_that_cannot_work_is_refused_at_once(spec: Any, words: str) -> None:
-    with pytest.raises(PolicyRefused) as refused:
+    with pytest.raises(FailurePolicyRefused) as refused:
         FailurePolicy(spec)
     assert words in str(refused.value)
 

@@ -37,7 +37,7 @@ def test_the_attribute_that_tells_the_type_can_be_another() -> None:
 
 
 def test_an_attribute_of_bytes_tells_no_type() -> None:
-    assert a_message(attributes={"type": Attribute("Binary", b"x")}).type is None
+    assert a_message(attributes={"type": Attribute.of("Binary", b"x")}).type is None
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.consumer.handler_kit import a_message, text
-from veil.consumer.handlers.payload import HandlerRefused, LeaseLost
+from veil.consumer.handlers.payload import HandlerRefused, HandlingCancelled
 from veil.consumer.handlers.running import CallNext, HandlingSettings, MiddlewareRefused
 from veil.consumer.handlers.table import HandlerTable
 from veil.consumer.lease import Lease
@@ -183,7 +183,7 @@ async def test_a_middleware_learns_of_a_lost_lease_but_cannot_overrule_it() -> N
     async def stubborn(message: Message, call_next: CallNext) -> Outcome:
         try:
             return await call_next(message)
-        except LeaseLost as error:
+        except HandlingCancelled as error:
             seen.append(str(error))
             return Delete()
 

@@ -13,7 +13,7 @@ import pytest
 from tests.consumer.renewal_stories import Noted
 from tests.consumer.simulated_queue import URL, NothingToWaitFor, SimulatedQueue, VirtualTimeLoop, run_virtual
 from veil.client.api import ApiError, Failure
-from veil.consumer.lease import Lease, LeaseLost, LeaseState
+from veil.consumer.lease import Lease, LeaseLost, LeaseStatus
 from veil.consumer.renewal import Adaptive, Buffered, Heartbeat, NoRenewal, RenewalPolicy
 from veil.consumer.renewal.keeper import KeeperEvents, LeaseKeeper
 
@@ -447,7 +447,7 @@ def test_a_message_released_by_hand_is_visible_at_once_and_the_lease_is_over():
         lease = rig.held()
         await asyncio.sleep(5)
         await lease.release()
-        assert (lease.state, lease.released, lease.lost) == (LeaseState.ENDED, True, False)
+        assert (lease.state, lease.released, lease.lost) == (LeaseStatus.ENDED, True, False)
         assert rig.queue.expiry_s(lease) == 5
         await asyncio.sleep(60)
         assert rig.queue.call_count == 1

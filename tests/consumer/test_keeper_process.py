@@ -19,7 +19,7 @@ import pytest
 
 from tests.waiting import until, until_async
 from veil.client.api import ApiError, Failure
-from veil.consumer.lease import Lease, LeaseLost, LeaseState
+from veil.consumer.lease import Lease, LeaseLost, LeaseStatus
 from veil.consumer.renewal import Adaptive, Heartbeat
 from veil.consumer.renewal.keeper import KeeperEvents, RenewalApi, steady_s
 from veil.consumer.renewal.keeper_process import KeeperProcess
@@ -144,7 +144,7 @@ async def test_by_hand_it_goes_through_the_helper_and_is_not_undone(rig):
     await until_async(lambda: len(granted(rig.directory, "r2")) >= 3)
     assert granted(rig.directory, "r1")[-1] == 600
     await lease.release()
-    assert (lease.state, lease.released) == (LeaseState.ENDED, True)
+    assert (lease.state, lease.released) == (LeaseStatus.ENDED, True)
     assert granted(rig.directory, "r1")[-1] == 0
     (rig.directory / "r2").touch()
     with pytest.raises(LeaseLost):

@@ -13,7 +13,7 @@ import pytest
 from tests.consumer.simulated_queue import SimulatedQueue
 from tests.waiting import until_async
 from veil.client.api import ApiError, Failure
-from veil.consumer.lease import Lease, LeaseState
+from veil.consumer.lease import Lease, LeaseStatus
 from veil.consumer.renewal import Adaptive, Heartbeat, RenewalPolicy
 from veil.consumer.renewal.keeper import KeeperEvents, KeeperThread, RenewalApi, steady_s
 
@@ -115,7 +115,7 @@ async def test_a_sync_handler_extends_and_releases_by_hand(rig):
         lease.release()
 
     await asyncio.to_thread(handler)
-    assert (lease.state, lease.released) == (LeaseState.ENDED, True)
+    assert (lease.state, lease.released) == (LeaseStatus.ENDED, True)
     assert [each.visibility_s for each in rig.queue.extensions(lease)] == [600, 0]
 
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from veil.consumer.lease import Lease, LeaseLost, LeaseState, Settling
+from veil.consumer.lease import Lease, LeaseLost, LeaseStatus, Settling
 
 
 class Hands:
@@ -78,7 +78,7 @@ def test_an_ended_lease_is_not_lost_afterwards(lease):
     assert lease.end()
     lease.when_lost(lambda: pytest.fail("it was not lost"))
     assert not lease.lose("too late")
-    assert lease.state is LeaseState.ENDED
+    assert lease.state is LeaseStatus.ENDED
     assert not lease.wait_lost(0)
 
 
@@ -90,7 +90,7 @@ def test_a_look_after_the_deadline_is_enough_to_learn_of_the_loss(lease, clock):
     clock.now_s = 131.9
     assert not lease.lost
     clock.now_s = 132
-    assert lease.noticed is LeaseState.HELD  # nobody has looked yet
+    assert lease.noticed is LeaseStatus.HELD  # nobody has looked yet
     assert lease.lost and told == ["told"]
 
 
@@ -98,7 +98,7 @@ def test_ending_a_lease_that_is_over_says_so(lease, clock):
     lease.lost_at_s = 132
     clock.now_s = 140
     assert not lease.end()
-    assert lease.state is LeaseState.LOST
+    assert lease.state is LeaseStatus.LOST
 
 
 def test_a_thread_can_wait_for_the_loss(lease):

@@ -71,9 +71,9 @@ async def service(
 async def test_a_message_keeps_everything_on_its_way(service: Service) -> None:
     url = service.queue()
     attributes = {
-        "text": Attribute("String", "grüße"),
-        "count": Attribute("Number.int", "42"),
-        "blob": Attribute("Binary", bytes(range(256))),
+        "text": Attribute.of("String", "grüße"),
+        "count": Attribute.of("Number.int", "42"),
+        "blob": Attribute.of("Binary", bytes(range(256))),
     }
     body = 'a "body"\r\n\twith é, \U0001f600 and \\'
     sent_id = await service.client.send(url, body, attributes=attributes)

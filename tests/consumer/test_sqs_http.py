@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 from tests.consumer.sqs_kit import Talk, bad_server, client_of, failure_of, forget_aws, http
 from veil.client import client as client_module
 from veil.client import connection as http_connection
-from veil.client.api import ApiError, Attribute, Backoff, Failure
+from veil.client.api import ApiError, Attribute, Failure, RetryBackoff
 from veil.client.client import SqsClient
 from veil.core.attempt import Said
 
@@ -31,7 +31,7 @@ ONE_MESSAGE = {"Messages": [{"MessageId": "m", "ReceiptHandle": "r", "Body": "b"
 def _nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     forget_aws(monkeypatch, tmp_path)
     monkeypatch.setattr(http_connection, "LINGER_S", 0.2)
-    monkeypatch.setattr(client_module, "_START_BACKOFF", Backoff(0.0, 0.0))
+    monkeypatch.setattr(client_module, "_START_BACKOFF", RetryBackoff(0.0, 0.0))
 
 
 def says(*answers: bytes) -> Any:
@@ -55,7 +55,7 @@ async def test_a_request_is_what_the_sdk_would_send() -> None:
             talk.say(http(200, {"MessageId": "m"}))
 
     async with bad_server(behave) as endpoint, client_of(endpoint, user_agent_extra="app/1") as client:
-        attributes = {"a": Attribute("String", "é"), "b": Attribute("Binary", b"\x00\xff")}
+        attributes = {"a": Attribute.of("String", "é"), "b": Attribute.of("Binary", b"\x00\xff")}
         await client.send("u", "body", attributes=attributes, group="g", deduplication_id="d", delay_s=0)
         await client.send("u", "body")
     (head, given), (second_head, _) = heard

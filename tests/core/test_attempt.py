@@ -14,7 +14,7 @@ from veil.core.attempt import (
     PATIENCE_MAX_MS,
     PATIENCE_MIN_MS,
     AttemptFacts,
-    Outcome,
+    AttemptOutcome,
     Said,
     outcome_of,
     patience_ms,
@@ -47,22 +47,22 @@ def every_case() -> list[AttemptFacts]:
 @pytest.mark.parametrize(
     ("facts", "outcome"),
     [
-        (AttemptFacts(deadline=15), Outcome.OPEN),
-        (AttemptFacts(deadline=15, deleted_at=4), Outcome.COMPLETED),
-        (AttemptFacts(deadline=5, deleted_at=8), Outcome.COMPLETED),
-        (AttemptFacts(deadline=15, said="failed", is_returned=True), Outcome.FAILED),
-        (AttemptFacts(deadline=15, said="failed", deleted_at=4), Outcome.FAILED),
-        (AttemptFacts(deadline=15, is_returned=True), Outcome.GIVEN_BACK),
-        (AttemptFacts(deadline=15, gone_at=9), Outcome.REMOVED),
-        (AttemptFacts(deadline=5), Outcome.UNKNOWN),
-        (AttemptFacts(deadline=5, refused_at=8, silent_at=7), Outcome.OVERRAN),
-        (AttemptFacts(deadline=5, seen_at=8), Outcome.FAILED),
-        (AttemptFacts(deadline=5, silent_at=8), Outcome.CRASHED),
-        (AttemptFacts(deadline=5, seen_at=4, silent_at=4), Outcome.UNKNOWN),
-        (AttemptFacts(deadline=15, undone_at=4), Outcome.UNDONE),
+        (AttemptFacts(deadline=15), AttemptOutcome.OPEN),
+        (AttemptFacts(deadline=15, deleted_at=4), AttemptOutcome.COMPLETED),
+        (AttemptFacts(deadline=5, deleted_at=8), AttemptOutcome.COMPLETED),
+        (AttemptFacts(deadline=15, said="failed", is_returned=True), AttemptOutcome.FAILED),
+        (AttemptFacts(deadline=15, said="failed", deleted_at=4), AttemptOutcome.FAILED),
+        (AttemptFacts(deadline=15, is_returned=True), AttemptOutcome.GIVEN_BACK),
+        (AttemptFacts(deadline=15, gone_at=9), AttemptOutcome.REMOVED),
+        (AttemptFacts(deadline=5), AttemptOutcome.UNKNOWN),
+        (AttemptFacts(deadline=5, refused_at=8, silent_at=7), AttemptOutcome.OVERRAN),
+        (AttemptFacts(deadline=5, seen_at=8), AttemptOutcome.FAILED),
+        (AttemptFacts(deadline=5, silent_at=8), AttemptOutcome.CRASHED),
+        (AttemptFacts(deadline=5, seen_at=4, silent_at=4), AttemptOutcome.UNKNOWN),
+        (AttemptFacts(deadline=15, undone_at=4), AttemptOutcome.UNDONE),
     ],
 )
-def test_an_attempt_is_judged_by_what_is_known_of_it(facts: AttemptFacts, outcome: Outcome):
+def test_an_attempt_is_judged_by_what_is_known_of_it(facts: AttemptFacts, outcome: AttemptOutcome):
     assert outcome_of(facts, NOW) is outcome
 
 

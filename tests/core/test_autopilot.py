@@ -14,9 +14,9 @@ from veil.core.autopilot import (
     AutopilotState,
     DecisionKind,
     Mode,
+    PilotedQueue,
     PolicyUnreadable,
     Prediction,
-    QueueState,
     StateUnreadable,
     Watch,
     decide,
@@ -57,8 +57,8 @@ def a_finding(recommended_s: int | None = 240, present_s: float = 30, certainty:
     )  # fmt: skip
 
 
-def a_state(**given: object) -> QueueState:
-    return replace(QueueState(seen_s=30, memory_ms=NOW - 3 * DAY_MS), **given)
+def a_state(**given: object) -> PilotedQueue:
+    return replace(PilotedQueue(seen_s=30, memory_ms=NOW - 3 * DAY_MS), **given)
 
 
 def a_watch(before_s: int = 240, after_s: int = 60, **given: float) -> Watch:

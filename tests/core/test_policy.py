@@ -19,10 +19,10 @@ from veil.core.policy import (
     ActionOwnerOnly,
     ActionsMissing,
     ActionsTooMany,
-    ActionUnknown,
     LabelMissing,
     LabelRefused,
     LabelTaken,
+    PolicyActionUnknown,
     PolicyMalformed,
     add_permission,
     evaluate,
@@ -490,7 +490,7 @@ def test_an_owner_only_action_cannot_be_granted(action: str) -> None:
 
 @pytest.mark.parametrize("action", [*sorted(BATCHES), "sendmessage", "SQS:SendMessage", "", "Send*"])
 def test_only_known_actions_can_be_granted(action: str) -> None:
-    with pytest.raises(ActionUnknown):
+    with pytest.raises(PolicyActionUnknown):
         add_permission(None, ARN, "a", [OTHER], [action])
 
 
@@ -520,7 +520,7 @@ def test_the_twenty_first_permission_is_refused() -> None:
 def test_every_refusal_is_of_the_family() -> None:
     for kind in (PolicyMalformed, LabelRefused, LabelTaken, LabelMissing, AccountRefused, ActionsMissing):
         assert issubclass(kind, PolicyRefused)
-    for kind in (ActionsTooMany, ActionUnknown, ActionOwnerOnly):
+    for kind in (ActionsTooMany, PolicyActionUnknown, ActionOwnerOnly):
         assert issubclass(kind, PolicyRefused)
 
 

@@ -25,7 +25,7 @@ from veil.pipeline.report.overview import (
     ExampleLease,
     Overview,
     QueueLife,
-    Timeline,
+    QueueTimeline,
 )
 
 BEGIN = datetime(2026, 11, 9, 0, 0, tzinfo=UTC)
@@ -183,7 +183,7 @@ def a_life(
         messages_dead=sums["dead_lettered"],
         messages_open=sums["sent"] - sums["deleted"] - sums["dead_lettered"],
     )
-    timeline = Timeline(BEGIN, timedelta(hours=1), counts)
+    timeline = QueueTimeline(BEGIN, timedelta(hours=1), counts)
     return QueueLife("eu-central-1", "000000000000", queue, totals, timeline)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from veil.core.attempt import Outcome
+from veil.core.attempt import AttemptOutcome
 from veil.pipeline.lifecycles.tables import ATTEMPT, HOW, LEASES, MESSAGES, OUTCOME, QUEUE_HOURS
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "lifecycles.md").read_text(encoding="utf-8")
@@ -40,4 +40,4 @@ def test_every_outcome_is_explained(whose: str, outcomes: tuple[str, ...]) -> No
 
 
 def test_the_outcomes_of_attempts_are_those_of_the_rule() -> None:
-    assert set(ATTEMPT) == {each.value for each in Outcome}
+    assert set(ATTEMPT) == {each.value for each in AttemptOutcome}

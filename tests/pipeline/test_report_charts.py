@@ -23,7 +23,7 @@ from veil.charts import (
 )
 from veil.core.clock import Trouble
 from veil.core.findings import Finding
-from veil.pipeline.report.overview import Timeline
+from veil.pipeline.report.overview import QueueTimeline
 from veil.pipeline.report.page import bars, policies_of, shades
 from veil.pipeline.report.summary import shown_candidates
 
@@ -123,7 +123,7 @@ def test_the_servers_own_trouble_is_shaded_however_short_it_was():
         Trouble(at_ms - hour_ms, at_ms + hour_ms, "restart"),
         Trouble(at_ms + 2 * hour_ms, at_ms + 2 * hour_ms + 600, "disk"),
     ]
-    timeline = Timeline(begin, timedelta(hours=1), {"sent": (1, 0, 1, 0)})
+    timeline = QueueTimeline(begin, timedelta(hours=1), {"sent": (1, 0, 1, 0)})
 
     assert shades(timeline, troubles) == "M0.0 0H250.0V1000H0.0ZM500.0 0H503.0V1000H500.0Z"
     assert not shades(timeline, [])

@@ -15,7 +15,7 @@ import pytest
 from tests.pipeline.report_kit import BEGIN, a_finding, a_lease, some_findings, some_overview
 from veil.core.findings import Findings
 from veil.pipeline.report import Overview, render_html
-from veil.pipeline.report.overview import SERIES, Timeline
+from veil.pipeline.report.overview import SERIES, QueueTimeline
 from veil.pipeline.report.page import DETAILED_MAX
 
 HOSTILE = """</td></svg><script>alert(1)</script><img src=x onerror=alert(2)>"' & <!-- ]]> {{7*7}}"""
@@ -184,7 +184,7 @@ def test_what_never_happened_is_said_instead_of_drawn():
     overview = some_overview(findings)
     [life] = overview.queues
     counts = {**dict.fromkeys(SERIES, (0, 0, 0)), "sent": (1000, 0, 1)}
-    quiet = Timeline(BEGIN, timedelta(hours=1), counts)
+    quiet = QueueTimeline(BEGIN, timedelta(hours=1), counts)
     [section] = sections(page_of(findings, replace(overview, queues=(replace(life, timeline=quiet),))))
 
     assert [text_of(each) for each in section.iter("div") if each.get("class") == "what"] == ["sent 1,001"]

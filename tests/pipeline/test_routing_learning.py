@@ -8,7 +8,7 @@ import pytest
 
 from tests.pipeline.queue_histories import Known, history_of
 from veil.pipeline.lifecycles.tables import bucket_of
-from veil.pipeline.routing.router import Verdict, by_class, decide, learn
+from veil.pipeline.routing.router import BandVerdict, by_class, decide, learn
 from veil.pipeline.routing.rules import Band, RouteRefused, band_named, read_bands
 from veil.pipeline.timeouts.history import History, Work
 
@@ -23,7 +23,7 @@ def past(mean_s: float, leases: int = 2_000, *, timeout_s: int = 3600, gives_up:
     return history_of(work_of(mean_s), Random(1), leases=leases, timeout_s=timeout_s, gives_up=gives_up)
 
 
-def where(history: History, here: Band, quantile: float = 0.99) -> Verdict:
+def where(history: History, here: Band, quantile: float = 0.99) -> BandVerdict:
     return decide("a", history, BANDS, here, quantile)
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.consumer.sqs_kit import Talk, bad_server, forget_aws, http
 from veil.core.message_rules import Draft
 from veil.pipeline.queues import QueueAddress
-from veil.pipeline.sink.sender import RowBatch, RowBatcher, Sender, SendFailed, SinkRow
+from veil.pipeline.sink.sender import RowBatch, RowBatcher, Sender, SinkFailed, SinkRow
 
 URL = "http://127.0.0.1/000000000000/orders"
 Answer = Callable[[int, list[dict[str, Any]]], tuple[int, dict[str, Any]]]
@@ -166,7 +166,7 @@ def test_a_call_that_is_refused_as_a_whole_is_taken_apart_to_find_who_is_to_blam
 def test_a_service_that_stays_away_ends_the_write_when_the_time_for_retries_is_over():
     with (
         service(lambda number, entries: (503, {})) as (sender, heard),
-        pytest.raises(SendFailed, match=r"queue orders: 2 messages could not be sent within 0\.3 s"),
+        pytest.raises(SinkFailed, match=r"queue orders: 2 messages could not be sent within 0\.3 s"),
     ):
         sender.begin([[RowBatch("orders", rows("a", "b"))]], "w/0", 8, 0.3).result()
 
@@ -176,7 +176,7 @@ def test_a_service_that_stays_away_ends_the_write_when_the_time_for_retries_is_o
 def test_a_queue_that_is_gone_ends_the_write_at_once():
     gone = {"__type": "com.amazonaws.sqs#QueueDoesNotExist", "message": "gone"}
     with service(lambda number, entries: (400, gone)) as (sender, heard):
-        with pytest.raises(SendFailed, match="gone"):
+        with pytest.raises(SinkFailed, match="gone"):
             sender.begin([[RowBatch("orders", rows("a", "b"))]], "w/0", 8, 30.0).result()
         assert len(heard.bodies) == 1
 

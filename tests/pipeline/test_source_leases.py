@@ -38,7 +38,7 @@ from veil.pipeline.queues import QueueAddress, QueueClient
 from veil.pipeline.source.columns import schema_of
 from veil.pipeline.source.options import SourceOptions
 from veil.pipeline.source.readers import QueueStreamReader
-from veil.pipeline.source.stream import Offset, StreamTaken
+from veil.pipeline.source.stream import CheckpointTaken, Offset
 from veil.testing.process import VeilServer
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def test_the_older_of_two_queries_on_one_checkpoint_is_refused(
         first = older.next_offset(at, 10)
         assert first["n"] == 1
         newer = opened(at)
-        with pytest.raises(StreamTaken, match="two queries must not share a checkpoint"):
+        with pytest.raises(CheckpointTaken, match="two queries must not share a checkpoint"):
             # An acknowledgement may be told of at the step after it.
             older.next_offset(older.next_offset(first, 10), 10)
         # The newer one finds what the older had begun, and goes on.

@@ -17,7 +17,7 @@ from veil.pipeline.lifecycles.tables import bucket_of
 from veil.pipeline.timeouts.recommendation import (
     LADDER_S,
     SENSIBLE_S,
-    Renewal,
+    ScheduledRenewal,
     Timelines,
     candidates,
     evaluate,
@@ -26,10 +26,10 @@ from veil.pipeline.timeouts.recommendation import (
 from veil.pipeline.timeouts.survival import Survival, estimate
 
 
-def kept(policy: RenewalPolicy, timeout_s: int, for_s: float) -> list[Renewal]:
+def kept(policy: RenewalPolicy, timeout_s: int, for_s: float) -> list[ScheduledRenewal]:
     """What the consumer's own keeper does, in virtual time."""
 
-    async def whole() -> list[Renewal]:
+    async def whole() -> list[ScheduledRenewal]:
         loop = asyncio.get_running_loop()
         queue = SimulatedQueue(loop.time)
         keeper = LeaseKeeper(queue, policy, monotonic=loop.time, random=Random(1))
@@ -39,7 +39,11 @@ def kept(policy: RenewalPolicy, timeout_s: int, for_s: float) -> list[Renewal]:
         await asyncio.sleep(for_s)
         await keeper.let_go(lease)
         await keeper.close()
-        return [Renewal(each.at_s, each.expiry_s) for each in queue.extensions(lease) if each.failure is None]
+        return [
+            ScheduledRenewal(each.at_s, each.expiry_s)
+            for each in queue.extensions(lease)
+            if each.failure is None
+        ]
 
     return run_virtual(whole())
 

@@ -18,7 +18,7 @@ from tests.waiting import until
 from veil.journal.segments import list_segments
 from veil.journal.storage import Storage
 from veil.server.make_store import journal_location
-from veil.server.settings import Settings, SettingsError, load_settings, shown_value
+from veil.server.settings import ServerSettingsError, Settings, load_settings, shown_value
 from veil.testing import VeilServer
 
 
@@ -212,7 +212,7 @@ def test_where_the_journal_lies(flags: dict[str, str], where: str | None):
     ],
 )
 def test_a_value_that_cannot_be_is_refused_with_what_was_expected(flags: dict[str, str], expected: str):
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(ServerSettingsError) as refused:
         settings_for(**flags)
     assert expected in str(refused.value)
 

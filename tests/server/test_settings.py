@@ -9,7 +9,7 @@ import pytest
 
 from veil.server.access import gather_keys
 from veil.server.http_limits import HttpLimits
-from veil.server.settings import Settings, SettingsError, load_settings, settings_table, shown_value
+from veil.server.settings import ServerSettingsError, Settings, load_settings, settings_table, shown_value
 from veil.wire.sigv4 import AccessKey
 
 
@@ -28,7 +28,7 @@ def toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def refusal(flags=None, environ=None, config=None) -> str:
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(ServerSettingsError) as caught:
         load_settings(flags or {}, environ or {}, config)
     text = str(caught.value)
     assert "\n" not in text
@@ -187,7 +187,7 @@ def test_variables_that_kubernetes_makes_for_a_service_named_veil_are_passed_ove
 
 def test_settings_made_in_python_are_checked_the_same_way():
     assert Settings(port=1).port == 1
-    with pytest.raises(SettingsError, match="port=-1: expected a whole number"):
+    with pytest.raises(ServerSettingsError, match="port=-1: expected a whole number"):
         Settings(port=-1)
 
 
@@ -214,7 +214,7 @@ def test_a_keys_file_must_be_for_its_owner_alone(tmp_path: Path):
     file.write_text("# ours\n\na:s\nb:t:333333333333\n")
     settings = Settings(keys_file=file, keys="c:u")
     file.chmod(0o640)
-    with pytest.raises(SettingsError, match=r"only its owner can read .*0640"):
+    with pytest.raises(ServerSettingsError, match=r"only its owner can read .*0640"):
         gather_keys(settings)
     file.chmod(0o600)
     assert list(gather_keys(settings)) == ["c", "a", "b"]
@@ -225,12 +225,12 @@ def test_a_keys_file_that_says_nothing_or_nonsense_is_refused(tmp_path: Path, co
     file = tmp_path / "keys"
     file.touch(0o600)
     file.write_text(content)
-    with pytest.raises(SettingsError, match="keys_file="):
+    with pytest.raises(ServerSettingsError, match="keys_file="):
         gather_keys(Settings(keys_file=file))
 
 
 def test_a_missing_keys_file_is_refused(tmp_path: Path):
-    with pytest.raises(SettingsError, match="No such file"):
+    with pytest.raises(ServerSettingsError, match="No such file"):
         gather_keys(Settings(keys_file=tmp_path / "none"))
 
 

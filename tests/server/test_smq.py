@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from veil.server.settings import SettingsError, load_settings
+from veil.server.settings import ServerSettingsError, load_settings
 from veil.testing import VeilServer
 
 
@@ -45,7 +45,7 @@ def test_the_port_is_off_unless_it_is_given():
 @pytest.mark.parametrize("text", ["x", "-1", "65536"])
 def test_a_port_that_is_none_is_refused_by_name(text: str):
     with pytest.raises(
-        SettingsError, match=r"smq_port='.*' \(--smq-port\): expected a whole number from 0 to 65535"
+        ServerSettingsError, match=r"smq_port='.*' \(--smq-port\): expected a whole number from 0 to 65535"
     ):
         load_settings({"smq_port": text}, {}, "/dev/null")
 

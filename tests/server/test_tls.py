@@ -26,7 +26,7 @@ from tests.tls_kit import Authority, Pair
 from tests.waiting import until_async
 from veil.server.http import HttpServer
 from veil.server.http_limits import HttpLimits
-from veil.server.settings import Settings, SettingsError, load_settings
+from veil.server.settings import ServerSettingsError, Settings, load_settings
 from veil.server.tls import Tls
 from veil.testing import VeilServer
 from veil.wire.exchange import Request, Response
@@ -299,14 +299,16 @@ def test_files_that_will_not_do_are_told_by_setting_value_and_what_was_expected(
     authority: Authority, pair: Pair, way: str
 ):
     break_files(pair, authority, way)
-    with pytest.raises(SettingsError) as told:
+    with pytest.raises(ServerSettingsError) as told:
         Tls(Settings(tls_cert=pair.cert, tls_key=pair.key))
     assert str(told.value).startswith(WAYS[way].format(cert=pair.cert, key=pair.key))
     assert "\n" not in str(told.value) and len(str(told.value)) < 500
 
 
 def test_a_client_authority_that_is_none_is_told(pair: Pair):
-    with pytest.raises(SettingsError, match=r"tls_client_ca=.*: expected certificates of authorities in PEM"):
+    with pytest.raises(
+        ServerSettingsError, match=r"tls_client_ca=.*: expected certificates of authorities in PEM"
+    ):
         Tls(Settings(tls_cert=pair.cert, tls_key=pair.key, tls_client_ca=pair.key))
 
 
@@ -319,7 +321,7 @@ def test_a_client_authority_that_is_none_is_told(pair: Pair):
     ],
 )
 def test_the_settings_go_together(flags: dict[str, str], told: str):
-    with pytest.raises(SettingsError) as refusal:
+    with pytest.raises(ServerSettingsError) as refusal:
         load_settings(flags, {}, os.devnull)
     assert str(refusal.value) == told
 

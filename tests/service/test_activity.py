@@ -17,7 +17,7 @@ from veil.core.message_rules import Draft
 from veil.core.queue import Queue, QueueKey, RedrivePolicy
 from veil.service import attempts as attempts_module
 from veil.service.activity import Activity, Tallies
-from veil.service.attempts import Consumer, LiveAttempts
+from veil.service.attempts import KnownConsumer, LiveAttempts
 from veil.service.messages import delete, extend_lease, purge, send
 from veil.service.queues import create_queue, delete_queue
 from veil.service.receive import give_back, receipt_text, receive
@@ -46,7 +46,7 @@ class Scene:
         )
         return [receipt_text(self.service, self.queue, message) for message in self.messages]
 
-    def consumer(self, caller: Caller) -> Consumer:
+    def consumer(self, caller: Caller) -> KnownConsumer:
         (found,) = [each for each in self.activity.attempts.consumers() if each.caller == caller]
         return found
 

@@ -18,7 +18,7 @@ from veil.service.history import (
     MINUTES,
     RESOLUTIONS,
     WEEK,
-    History,
+    QueueHistory,
     Resolution,
     _bucket,
     _length_ms,
@@ -36,7 +36,7 @@ class Watched:
     def __init__(self, clock: ManualClock, service: Service) -> None:
         self.clock, self.service = clock, service
         self.activity = service.watch()
-        self.history: History = self.activity.history
+        self.history: QueueHistory = self.activity.history
 
     async def pass_time(self, seconds: int) -> None:
         """Let the clock go on, a second at a time, and every look that it brings end."""

@@ -48,7 +48,7 @@ def an_embedded_queue(tmp_path: Path, held: list[LeaseState], journal: bool):
     from veil.core.queue import Queue, QueueKey, QueueSettings
     from veil.stores.outbox import OutboxBound
     from veil.stores.sqlite.data_directory import Reserve
-    from veil.stores.sqlite.database import Database, Q, QueueState
+    from veil.stores.sqlite.database import CachedQueue, Database, Q
     from veil.stores.sqlite.messages import send
     from veil.stores.sqlite.opening import _migrate
 
@@ -60,7 +60,7 @@ def an_embedded_queue(tmp_path: Path, held: list[LeaseState], journal: bool):
     db = Database(
         connection, ManualClock(NOW_MS), Owner(), Reserve(tmp_path), OutboxBound(1 << 20), journal=journal
     )
-    state = QueueState(Queue(1, QueueKey("r", "a", "q"), QueueSettings()), "queue")
+    state = CachedQueue(Queue(1, QueueKey("r", "a", "q"), QueueSettings()), "queue")
     db.keep(state)
     seqs = [sent.seq for sent in send(db, state.queue, [a_message("x") for _ in held], None, NOBODY)]
     state.counts[:] = [0, 0, 0]

@@ -13,6 +13,7 @@ from veil.core.errors import HoldClosed
 from veil.core.event import NOBODY
 from veil.core.lease import HoldKey, HoldTally
 from veil.core.queue import Queue
+from veil.stores.sql import START
 from veil.stores.sqlite import SqliteStore, holds
 from veil.stores.sqlite.recovery.backup import backup, restore
 from veil.stores.sqlite.recovery.salvage import salvage
@@ -40,7 +41,7 @@ async def test_a_deletion_that_a_crash_cut_short_is_closed_at_once_and_goes_on_w
     monkeypatch.setattr(holds, "MEMBERS_AT_ONCE", 2)
     async with open_store(tmp_path / "live", clock) as store:
         queue = await four_holds(store)
-        step = await store._do(holds.delete_holds, store._db, queue, "epoch", "me", 0, NOBODY, holds.START)
+        step = await store._do(holds.delete_holds, store._db, queue, "epoch", "me", 0, NOBODY, START)
         assert step == (HoldTally(2, 0), (0, 0))
         crashed = crashed_copy(tmp_path / "live", tmp_path / "crashed")
 

@@ -171,7 +171,7 @@ async def test_a_crash_while_rows_are_removed_brings_none_of_them_back(
         await store.send(queue, [a_message()])
     plan = await plan_of(store)
     assert plan is not None
-    monkeypatch.setattr(outbox.Outbox, "sweep", lambda self: False)
+    monkeypatch.setattr(outbox.SqliteOutbox, "sweep", lambda self: False)
     await store.finish_export(plan)
     copy = crashed_copy(tmp_path / "data", tmp_path / "copy")
     monkeypatch.undo()

@@ -10,8 +10,8 @@ import pytest
 
 from tests.wire.kit import Refused, Wire
 from tests.wire.listening import listening
-from veil.client.api import ApiError, Failure
-from veil.pipeline.queues import AttributeValue, HoldContent, QueueAddress, QueueClient
+from veil.client.api import ApiError, Attribute, Failure
+from veil.pipeline.queues import HoldAnswer, QueueAddress, QueueClient
 
 
 @pytest.fixture
@@ -118,15 +118,15 @@ async def test_columns_tell_what_the_messages_tell(wire: Wire) -> None:
 
     columns = await wire.call("Veil.ReceiveHold", InColumns=True, **named)
     messages = await wire.call("Veil.ReceiveHold", **named)
-    as_columns = msgspec.json.decode(msgspec.json.encode(columns), type=HoldContent).columns
-    of_messages = msgspec.json.decode(msgspec.json.encode(messages), type=HoldContent).columns
+    as_columns = msgspec.json.decode(msgspec.json.encode(columns), type=HoldAnswer).columns
+    of_messages = msgspec.json.decode(msgspec.json.encode(messages), type=HoldAnswer).columns
     of_messages.attributes = [own or None for own in of_messages.attributes or []]
     assert as_columns == of_messages
     assert as_columns.system["MessageGroupId"] == ["g", "g", "g"]
     assert as_columns.attributes == [
         None,
-        {"colour": AttributeValue("String", "blue")},
-        {"picture": AttributeValue("Binary", binary_value=b"\0\1")},
+        {"colour": Attribute("String", "blue")},
+        {"picture": Attribute("Binary", binary_value=b"\0\1")},
     ]
 
 

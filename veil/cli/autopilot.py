@@ -52,8 +52,8 @@ from veil.core.autopilot import (
     AutopilotState,
     Decision,
     DecisionKind,
+    PilotedQueue,
     PolicyUnreadable,
-    QueueState,
     StateUnreadable,
     decode_state,
     read_policy,
@@ -269,7 +269,7 @@ def run(
         queues = ClientQueues(client)
         here_max = 0 if is_chosen else BYTES_HERE_MAX
 
-        def decided(queue: str, state: QueueState, decision: Decision) -> None:
+        def decided(queue: str, state: PilotedQueue, decision: Decision) -> None:
             undo = queues.undo_command(queue, decision)
             told = _as_json(queue, state, decision, undo)
             line = f"{queue}: {decision.kind.value}: {decision.told}" + (f"; undo: {undo}" if undo else "")
@@ -396,7 +396,7 @@ def _state(tables: Storage) -> AutopilotState:
         raise CommandFailed(f"{tables.uri}: {refused}") from None
 
 
-def _as_json(queue: str, state: QueueState, decision: Decision, undo: str | None) -> dict[str, Any]:
+def _as_json(queue: str, state: PilotedQueue, decision: Decision, undo: str | None) -> dict[str, Any]:
     import msgspec
 
     told = {"queue": queue, "mode": state.mode, **msgspec.to_builtins(decision)}

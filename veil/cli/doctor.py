@@ -123,14 +123,14 @@ def check_settings() -> list[CheckResult]:
 
 def check_tls(settings: Settings) -> list[CheckResult]:
     """Will clients accept the server's certificate, and for how long, if it has one?"""
-    from veil.server.settings import SettingsError
+    from veil.server.settings import ServerSettingsError
     from veil.server.tls import Tls
 
     if settings.tls_cert is None:
         return []
     try:
         certificate = Tls(settings).certificate
-    except SettingsError as error:
+    except ServerSettingsError as error:
         return [CheckResult("TLS", "fail", str(error), "correct it; the server does not start like this")]
     if certificate.expires is None:
         return [CheckResult("TLS", "fail", f"{settings.tls_cert}: {certificate.text}", "install a new one")]

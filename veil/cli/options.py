@@ -128,11 +128,11 @@ def given(**values: Any) -> dict[str, Any]:
 
 def server_settings(flags: dict[str, Any], config: str | None = None) -> Settings:
     """The server's settings, by these flags, the environment and veil.toml."""
-    from veil.server.settings import SettingsError, load_settings
+    from veil.server.settings import ServerSettingsError, load_settings
 
     try:
         return load_settings(flags, os.environ, config)
-    except SettingsError as refused:
+    except ServerSettingsError as refused:
         raise ArgumentWrong(str(refused)) from None
 
 

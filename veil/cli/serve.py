@@ -12,7 +12,7 @@ from veil.cli.app import app, group
 from veil.cli.failures import ArgumentWrong
 from veil.cli.options import AsJson, flag, option, server_settings, shared, widened
 from veil.cli.output import say, show_list
-from veil.server.settings import Settings, SettingsError, settings_table, shown_value
+from veil.server.settings import ServerSettingsError, Settings, settings_table, shown_value
 
 CONFIG_HELP = "Read this file instead of ./veil.toml."
 
@@ -70,7 +70,7 @@ def serve(
 
     try:
         code = run_server(settings, ready_file=ready_file, companion=companion)
-    except SettingsError as problem:  # one that shows only at the start, such as a certificate
+    except ServerSettingsError as problem:  # one that shows only at the start, such as a certificate
         raise ArgumentWrong(str(problem)) from None
     raise typer.Exit(code)
 

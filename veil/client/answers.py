@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from veil.client.api import BATCH_MAX, ApiError, Attribute, Failure, RawMessage, classify, known, plain
+from veil.client.api import BATCH_MAX, ApiError, Failure, RawMessage, classify, known, plain
 from veil.client.connection import HttpAnswer
 
 _log = logging.getLogger(__name__)
@@ -17,23 +17,8 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class _Value(msgspec.Struct, rename="pascal"):
-    data_type: str
-    string_value: str | None = None
-    binary_value: bytes | None = None
-
-
-class _Message(msgspec.Struct, rename="pascal"):
-    message_id: str
-    receipt_handle: str
-    body: str = ""
-    md5_of_body: str | None = msgspec.field(name="MD5OfBody", default=None)
-    attributes: dict[str, str] = {}
-    message_attributes: dict[str, _Value] = {}
-
-
 class _Received(msgspec.Struct, rename="pascal"):
-    messages: list[_Message] | None = None
+    messages: list[RawMessage] | None = None
 
 
 class _Done(msgspec.Struct, rename="pascal"):
@@ -48,7 +33,7 @@ class _Refused(msgspec.Struct, rename="pascal"):
     sender_fault: bool = True
 
 
-class _Batch(msgspec.Struct, rename="pascal"):
+class _BatchAnswer(msgspec.Struct, rename="pascal"):
     successful: list[_Done] | None = None
     failed: list[_Refused] | None = None
 
@@ -65,7 +50,7 @@ _BULK_MAX: Final = 100
 _GRACE_MAX_S: Final = 3_600.0
 
 _received = msgspec.json.Decoder(_Received)
-_batch = msgspec.json.Decoder(_Batch)
+_batch = msgspec.json.Decoder(_BatchAnswer)
 _fields = msgspec.json.Decoder(dict[str, Any])
 _error = msgspec.json.Decoder(_Error)
 
@@ -105,10 +90,10 @@ def messages_in(answer: HttpAnswer, asked_at_s: float) -> list[RawMessage]:
     damaged: set[str] = set()
     grace_s = _grace_s(answer)
     for each in decoded(_received, answer).messages or ():
-        group = each.attributes.get("MessageGroupId")
+        group = each.group
         if group is not None and group in damaged:
             continue
-        digest = each.md5_of_body
+        digest = each.body_md5
         if digest is not None and md5(each.body.encode(), usedforsecurity=False).hexdigest() != digest:
             _log.warning(
                 "message %s: its body does not match its checksum %s; left in the queue",
@@ -118,19 +103,8 @@ def messages_in(answer: HttpAnswer, asked_at_s: float) -> list[RawMessage]:
             if group is not None:
                 damaged.add(group)
             continue
-        values = each.message_attributes
-        attributes = {name: _attribute(value) for name, value in values.items()} if values else {}
-        found.append(
-            RawMessage(
-                each.message_id,
-                each.receipt_handle,
-                each.body,
-                attributes,
-                each.attributes,
-                asked_at_s,
-                grace_s,
-            )
-        )
+        each.asked_at_s, each.grace_s = asked_at_s, grace_s
+        found.append(each)
     return found
 
 
@@ -152,7 +126,7 @@ def _grace_s(answer: HttpAnswer) -> float:
 
 def receipts_in(answer: HttpAnswer) -> list[str]:
     """The receipts of the received messages, whatever state these are in."""
-    return [each.receipt_handle for each in decoded(_received, answer).messages or ()]
+    return [each.receipt for each in decoded(_received, answer).messages or ()]
 
 
 def results_in(answer: HttpAnswer, entries: int) -> list[ApiError | None]:
@@ -180,11 +154,6 @@ def field(answer: HttpAnswer, name: str, otherwise: Any = None) -> Any:
     if found is None:
         raise _not_understood(f"it has no {name}")
     return found
-
-
-def _attribute(value: _Value) -> Attribute:
-    held: str | bytes | None = value.binary_value if value.binary_value is not None else value.string_value
-    return Attribute(value.data_type, held if held is not None else "")
 
 
 def decoded(decoder: msgspec.json.Decoder[T], answer: HttpAnswer) -> T:

@@ -7,10 +7,12 @@ in-process.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from random import Random
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
+
+import msgspec
 
 from veil.core.attempt import Said
 
@@ -53,33 +55,37 @@ class ApiError(Exception):
         return plain(self.code) in ("UnknownOperation", "InvalidAction")
 
 
-class Attribute(NamedTuple):
-    """A message attribute; text for String and Number, bytes for Binary."""
+class Attribute(msgspec.Struct, frozen=True, rename="pascal", omit_defaults=True):
+    """A message attribute, here as on the wire; text for String and Number, bytes for Binary."""
 
     data_type: str
-    value: str | bytes
+    string_value: str | None = None
+    binary_value: bytes | None = None
 
-    def on_the_wire(self) -> dict[str, str | bytes]:
-        """As SQS takes it."""
-        kind = "BinaryValue" if isinstance(self.value, bytes) else "StringValue"
-        return {"DataType": self.data_type, kind: self.value}
+    @classmethod
+    def of(cls, data_type: str, value: str | bytes) -> Attribute:
+        """An attribute with that value."""
+        return cls(data_type, None, value) if isinstance(value, bytes) else cls(data_type, value)
+
+    @property
+    def value(self) -> str | bytes:
+        return self.binary_value if self.binary_value is not None else self.string_value or ""
 
 
-@dataclass(slots=True)
-class RawMessage:
+class RawMessage(msgspec.Struct, rename="pascal"):
     """A message as the service gave it. `asked_at_s` is monotonic time from before the receive was sent: the window
     began after it, so counting from it can only make the holder more careful."""
 
     message_id: str
-    receipt: str
-    body: str
-    attributes: Mapping[str, Attribute] = field(default_factory=dict)
-    system: Mapping[str, str] = field(
-        default_factory=dict
-    )  # ApproximateReceiveCount, SentTimestamp, MessageGroupId, …
+    receipt: str = msgspec.field(name="ReceiptHandle")
+    body: str = ""
+    attributes: dict[str, Attribute] = msgspec.field(name="MessageAttributes", default_factory=dict)
+    # ApproximateReceiveCount, SentTimestamp, MessageGroupId, …
+    system: dict[str, str] = msgspec.field(name="Attributes", default_factory=dict)
     asked_at_s: float = 0.0
     # How long after the service's own trouble its lease stays open; 0: nothing is promised.
     grace_s: float = 0.0
+    body_md5: str | None = msgspec.field(name="MD5OfBody", default=None)
 
     @property
     def receive_count(self) -> int:
@@ -146,7 +152,7 @@ class QueueApi(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Backoff:
+class RetryBackoff:
     """Pauses that double from `first_s` up to `max_s`, each partly random: those who failed together come back apart."""
 
     first_s: float

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from veil.client.api import ApiError, Backoff, Failure
+from veil.client.api import ApiError, Failure, RetryBackoff
 from veil.client.client import READ_TIMEOUT_S, SqsClient, with_retries
 from veil.client.connection import NoAnswer
 from veil.client.credentials import DUMMY, Credentials, read_profile, static_credentials
@@ -21,7 +21,7 @@ T = TypeVar("T")
 Answer = dict[str, Any]
 
 _TRIES: Final = 3
-_BACKOFF: Final = Backoff(first_s=0.1, max_s=0.4)
+_BACKOFF: Final = RetryBackoff(first_s=0.1, max_s=0.4)
 _PAGE: Final = 1000
 # Calls that change nothing more when they are made twice. A repeated send would be a second message; a
 # repeated purge or removal of a queue would report the first one's success as an error.

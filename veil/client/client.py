@@ -29,10 +29,10 @@ from veil.client.api import (
     RANDOM,
     ApiError,
     Attribute,
-    Backoff,
     Failure,
     QueueApi,
     RawMessage,
+    RetryBackoff,
     wants_other_credentials,
 )
 from veil.client.connection import REST_S_MAX, Heir, HttpAnswer, HttpPool, NoAnswer, RequestHead
@@ -57,7 +57,7 @@ _ANSWER_BYTES_MAX: Final = 1 << 20
 _SEND_REST_S_MAX: Final = 5.0
 # For the questions at a consumer's start: a service that starts at the same time gets a moment.
 _START_TRIES: Final = 3
-_START_BACKOFF: Final = Backoff(first_s=0.3, max_s=0.8)
+_START_BACKOFF: Final = RetryBackoff(first_s=0.3, max_s=0.8)
 _BULK_LINE: Final = f"{answers.BULK_HEADER.decode()}: 1\r\n"
 _ARN: Final = re.compile(r"arn:[a-z-]+:sqs:([a-z0-9-]+):(\d{12}):([A-Za-z0-9_-]+(?:\.fifo)?)")
 
@@ -238,7 +238,7 @@ class SqsClient(QueueApi):
         """Send one message; returns its id."""
         given: dict[str, Any] = {"QueueUrl": url, "MessageBody": body}
         if attributes:
-            given["MessageAttributes"] = {name: each.on_the_wire() for name, each in attributes.items()}
+            given["MessageAttributes"] = attributes
         if group is not None:
             given["MessageGroupId"] = group
         if deduplication_id is not None:
@@ -427,7 +427,7 @@ class SqsClient(QueueApi):
 
 async def with_retries(
     call: Callable[[], Awaitable[T]],
-    backoff: Backoff,
+    backoff: RetryBackoff,
     *,
     tries: float = math.inf,
     passes: Callable[[ApiError], bool] = lambda error: error.may_pass,

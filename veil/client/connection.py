@@ -113,10 +113,10 @@ class HttpAnswer:
 Heir = Callable[[HttpAnswer], None]
 
 
-class HttpConnection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """Exchanges one request at a time. Whoever uses it looks at `reusable` afterwards; a connection that is not closes itself."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_lost: Callable[[HttpConnection], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_lost: Callable[[ClientConnection], None]) -> None:
         self._loop, self._on_lost = loop, on_lost
         self._waiting: asyncio.Future[HttpAnswer] | None = None
         self._heir: Heir | None = None
@@ -295,8 +295,8 @@ class HttpPool:
         self._endpoint, self._connections = endpoint, connections
         self._connect_timeout_s, self._ssl_context, self._bundle = connect_timeout_s, ssl_context, bundle
         self._turns = asyncio.Semaphore(connections)
-        self._resting: list[HttpConnection] = []  # the last one used is the first one taken
-        self._open: set[HttpConnection] = set()
+        self._resting: list[ClientConnection] = []  # the last one used is the first one taken
+        self._open: set[ClientConnection] = set()
         self._ending = self._closed = False
 
     async def exchange(
@@ -350,7 +350,7 @@ class HttpPool:
         self._closed = True
         await self.abandon()
 
-    def _rested(self, rest_s_max: float) -> HttpConnection | None:
+    def _rested(self, rest_s_max: float) -> ClientConnection | None:
         now_s = asyncio.get_running_loop().time()
         while self._resting:
             rest_s = now_s - self._resting[-1].rested_since_s
@@ -363,9 +363,9 @@ class HttpPool:
                 return connection
         return None
 
-    async def _connected(self) -> HttpConnection:
+    async def _connected(self) -> ClientConnection:
         endpoint, loop = self._endpoint, asyncio.get_running_loop()
-        connection = HttpConnection(loop, self._lost)
+        connection = ClientConnection(loop, self._lost)
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 await loop.create_connection(
@@ -385,7 +385,7 @@ class HttpPool:
         self._open.add(connection)
         return connection
 
-    def _lost(self, connection: HttpConnection) -> None:
+    def _lost(self, connection: ClientConnection) -> None:
         if connection in self._resting:
             self._resting.remove(connection)
         self._open.discard(connection)

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
-from veil.client.api import BATCH_MAX, RANDOM, ApiError, Attribute, Backoff, Failure
+from veil.client.api import BATCH_MAX, RANDOM, ApiError, Attribute, Failure, RetryBackoff
 from veil.client.blocking import LoopThread
 from veil.client.client import SqsClient
 from veil.client.connection import current_span
@@ -32,7 +32,7 @@ from veil.core.limits import DELAY_MAX_S
 BATCH_BYTES_MAX: Final = 1 << 20
 ATTRIBUTES_MAX: Final = 10
 _CALLS_AT_ONCE: Final = 8
-_BACKOFF: Final = Backoff(first_s=0.1, max_s=5.0, throttled=4.0)
+_BACKOFF: Final = RetryBackoff(first_s=0.1, max_s=5.0, throttled=4.0)
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -326,15 +326,15 @@ def _body(payload: Any) -> str:
         raise TypeError(f"{type(payload).__qualname__}: cannot be sent as JSON: {error}") from None
 
 
-def _attribute(name: str, value: object) -> dict[str, str | bytes]:
+def _attribute(name: str, value: object) -> Attribute:
     if isinstance(value, str):
-        value = Attribute("String", value)
-    elif isinstance(value, bytes):
-        value = Attribute("Binary", value)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        value = Attribute("Number", repr(value))
+        return Attribute.of("String", value)
+    if isinstance(value, bytes):
+        return Attribute.of("Binary", value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Attribute.of("Number", repr(value))
     if isinstance(value, Attribute):
-        return value.on_the_wire()
+        return value
     raise TypeError(f"attribute {name}={value!r}: expected text, a number or bytes")
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from veil.console.templates import utc
-from veil.core.attempt import Outcome
+from veil.core.attempt import AttemptOutcome
 from veil.journal.attempts import LeaseLife, Life, Stay
 from veil.words import length, plural
 
@@ -210,7 +210,7 @@ def _lease_row(lease: LeaseLife, scale: LifeScale, now_ms: int) -> LifeRow:
     if deadline > end:
         marks.append(LifeMark("bar", "granted", start, deadline, f"granted until {utc(lease.deadline_ms)}"))
     words = lease_words(lease)
-    how = "failed" if lease.outcome is Outcome.FAILED else lease.how
+    how = "failed" if lease.outcome is AttemptOutcome.FAILED else lease.how
     marks.append(LifeMark("bar", f"held {how}", start, end, words))
     for event in lease.late[-_TICKS_MAX:]:
         late = scale.at(event.at_ms)
@@ -251,9 +251,9 @@ def lease_words(lease: LeaseLife) -> str:
 def _outcome_words(lease: LeaseLife) -> str:
     """What came of the attempt, and the error that ended it."""
     how = HOW.get(lease.how, lease.how)
-    if lease.outcome is Outcome.COMPLETED and lease.how == "deleted":
+    if lease.outcome is AttemptOutcome.COMPLETED and lease.how == "deleted":
         return how
-    if lease.outcome in (Outcome.OPEN, Outcome.REMOVED, Outcome.UNDONE):
+    if lease.outcome in (AttemptOutcome.OPEN, AttemptOutcome.REMOVED, AttemptOutcome.UNDONE):
         return how
     words = lease.outcome.label
     if lease.how in ("lapsed", "deleted"):

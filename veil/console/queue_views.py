@@ -21,8 +21,8 @@ from veil.core.sequence import instant_of
 from veil.core.text import seq_number, whole_number
 from veil.journal.attempts import Life, tell
 from veil.journal.lives import LifeEvent
-from veil.service.attempts import Holder
-from veil.service.history import HOURS, MINUTES, WEEK, History, QueueDepth, Resolution, queue_depths
+from veil.service.attempts import KnownHolder
+from veil.service.history import HOURS, MINUTES, WEEK, QueueDepth, QueueHistory, Resolution, queue_depths
 from veil.service.messages import SearchPage
 from veil.service.service import Service
 from veil.service.turns import Turn
@@ -36,7 +36,7 @@ class CurrentMessage(NamedTuple):
 
     queue: Queue
     message: StoredMessage
-    holder: Holder | None  # None: there is none, or it is not known
+    holder: KnownHolder | None  # None: there is none, or it is not known
 
     @property
     def state(self) -> str:
@@ -357,7 +357,7 @@ def charts_of(visit: Visit, key: int | str) -> dict[str, Any]:
     return {"charts": draw_charts(visit.console.history, key, resolution), "resolution": resolution}
 
 
-def draw_charts(history: History, key: int | str, resolution: Resolution) -> list[Chart]:
+def draw_charts(history: QueueHistory, key: int | str, resolution: Resolution) -> list[Chart]:
     """Depth, age, rates on one scale, and how long handling took: of a queue, or of an account's queues together."""
     view, span_s = history.view(key, resolution), resolution.span_s
     column = view.columns

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Final, Generic, TypeVar
 
-from veil.client.api import BATCH_MAX, ApiError, Backoff, Failure, QueueApi
+from veil.client.api import BATCH_MAX, ApiError, Failure, QueueApi, RetryBackoff
 from veil.consumer.message import Message
 from veil.consumer.outcomes import masked_together
 from veil.consumer.renewal.keeper import Keeper
@@ -24,9 +24,9 @@ E = TypeVar("E")
 Answered = Callable[[ApiError | None], None]
 
 _TRIES: Final = 5
-_BACKOFF: Final = Backoff(first_s=0.2, max_s=5.0, throttled=3.0)
+_BACKOFF: Final = RetryBackoff(first_s=0.2, max_s=5.0, throttled=3.0)
 # For a service that promises a grace after its own trouble: often enough to be in time for it.
-_BACKOFF_AWAY: Final = Backoff(first_s=0.2, max_s=1.0)
+_BACKOFF_AWAY: Final = RetryBackoff(first_s=0.2, max_s=1.0)
 _TRIES_AWAY: Final = 3_600
 
 

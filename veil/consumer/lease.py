@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 _BY_HAND_TIMEOUT_S = 60.0
 
 
-class LeaseState(Enum):
+class LeaseStatus(Enum):
     """What has become of a lease."""
 
     HELD = "held"
@@ -65,7 +65,7 @@ class Lease:
     # One for all: it is held for a few assignments, and to make one for each lease costs more than to wait for it.
     _lock = threading.Lock()
     # What most leases never change, so that to make one costs little.
-    _state = LeaseState.HELD
+    _state = LeaseStatus.HELD
     _why = ""
     _over: threading.Event | None = None  # made when somebody waits
     _on_lost: tuple[Callable[[], None], ...] = ()
@@ -104,13 +104,13 @@ class Lease:
         self._deadline_s = received_at_s + visibility_s
 
     @property
-    def state(self) -> LeaseState:
+    def state(self) -> LeaseStatus:
         """What has become of it."""
         self._look_at_the_clock()
         return self._state
 
     @property
-    def noticed(self) -> LeaseState:
+    def noticed(self) -> LeaseStatus:
         """The same as far as anybody has noticed, without a look at the clock: calls nobody back."""
         return self._state
 
@@ -118,13 +118,13 @@ class Lease:
     def lost(self) -> bool:
         """Whether the message is, or may be, somebody else's now. A sync handler looks at it between two steps."""
         self._look_at_the_clock()
-        return self._state is LeaseState.LOST
+        return self._state is LeaseStatus.LOST
 
     def lost_by(self, now_s: float) -> bool:
         """The same at an instant that the caller has read off the lease's clock."""
         if now_s >= self.lost_at_s:
             self._look_at_the_clock()
-        return self._state is LeaseState.LOST
+        return self._state is LeaseStatus.LOST
 
     @property
     def why(self) -> str:
@@ -145,7 +145,7 @@ class Lease:
     def is_certain(self) -> bool:
         """Whether the window that the service granted last is still open. False while the service is away longer than that:
         the lease then rests on the service's promise of a grace, and another look at `lost` tells what came of it."""
-        return self.state is LeaseState.HELD and self.remaining_s > 0
+        return self.state is LeaseStatus.HELD and self.remaining_s > 0
 
     @property
     def warned(self) -> bool:
@@ -162,7 +162,7 @@ class Lease:
         with self._lock:
             if self._over is None:
                 self._over = threading.Event()
-                if self._state is not LeaseState.HELD:
+                if self._state is not LeaseStatus.HELD:
                     self._over.set()
         return self._over.wait(timeout_s) and self.lost
 
@@ -207,17 +207,17 @@ class Lease:
 
     def lose(self, why: str) -> bool:
         """Mark as lost, once; tells whoever asked to be told."""
-        return self._finish(LeaseState.LOST, why)
+        return self._finish(LeaseStatus.LOST, why)
 
     def end(self) -> bool:
         """Mark as ended by its holder, once; False when it was lost before."""
         self._look_at_the_clock()
-        return self._finish(LeaseState.ENDED, "")
+        return self._finish(LeaseStatus.ENDED, "")
 
     def when_lost(self, call: Callable[[], None]) -> None:
         """Call (from whatever thread notices) when the lease is lost; at once if it already is."""
         with self._lock:
-            if self._state is LeaseState.HELD:
+            if self._state is LeaseStatus.HELD:
                 self._on_lost += (call,)
                 return
         if self.lost:
@@ -226,7 +226,7 @@ class Lease:
     def warn(self, ends_at_s: float) -> bool:
         """Say, once, that renewal ends for good at that instant; tells whoever asked to be told."""
         with self._lock:
-            if self._ends_at_s is not None or self._state is not LeaseState.HELD:
+            if self._ends_at_s is not None or self._state is not LeaseStatus.HELD:
                 return False
             self._ends_at_s = ends_at_s
             calls, self._on_warned = self._on_warned, ()
@@ -242,18 +242,18 @@ class Lease:
         call()
 
     def _look_at_the_clock(self) -> None:
-        if self._state is LeaseState.HELD and self._monotonic() >= self.lost_at_s:
-            self._finish(LeaseState.LOST, "its visibility deadline passed without a renewal")
+        if self._state is LeaseStatus.HELD and self._monotonic() >= self.lost_at_s:
+            self._finish(LeaseStatus.LOST, "its visibility deadline passed without a renewal")
 
-    def _finish(self, state: LeaseState, why: str) -> bool:
+    def _finish(self, state: LeaseStatus, why: str) -> bool:
         with self._lock:
-            if self._state is not LeaseState.HELD:
+            if self._state is not LeaseStatus.HELD:
                 return False
             self._state, self._why = state, why
             calls, self._on_lost = self._on_lost, ()
             if self._over is not None:
                 self._over.set()
-        if state is LeaseState.LOST:
+        if state is LeaseStatus.LOST:
             self._tell(calls)
         return True
 

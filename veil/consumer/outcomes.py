@@ -215,7 +215,7 @@ Decide = Callable[[BaseException, Message], Outcome]
 FailureSpec = Outcome | Mapping[type[BaseException], Outcome] | Decide
 
 
-class PolicyRefused(TypeError):
+class FailurePolicyRefused(TypeError):
     """The failure policy cannot be acted upon."""
 
 
@@ -435,20 +435,20 @@ def _check_spec(spec: object) -> None:
     if spec is None or isinstance(spec, Outcome):
         return
     if isinstance(spec, type) and issubclass(spec, Outcome):
-        raise PolicyRefused(
+        raise FailurePolicyRefused(
             f"on_failure is the class {spec.__name__}, expected an outcome: {spec.__name__}()"
         )
     if not isinstance(spec, Mapping):
         if not callable(spec):
-            raise PolicyRefused(
+            raise FailurePolicyRefused(
                 f"on_failure is {spec!r}, expected an Outcome, a mapping of exceptions to outcomes, or a function"
             )
         if inspect.iscoroutinefunction(spec):
-            raise PolicyRefused(f"on_failure is the coroutine function {spec!r}, expected a plain one")
+            raise FailurePolicyRefused(f"on_failure is the coroutine function {spec!r}, expected a plain one")
         return
     for kind, outcome in spec.items():
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-            raise PolicyRefused(f"on_failure has the key {kind!r}, expected a class of exceptions")
+            raise FailurePolicyRefused(f"on_failure has the key {kind!r}, expected a class of exceptions")
         if not isinstance(outcome, Outcome):
             wanted = f"{outcome.__name__}()" if isinstance(outcome, type) else "an Outcome"
-            raise PolicyRefused(f"on_failure[{kind.__name__}] is {outcome!r}, expected {wanted}")
+            raise FailurePolicyRefused(f"on_failure[{kind.__name__}] is {outcome!r}, expected {wanted}")

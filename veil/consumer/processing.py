@@ -16,7 +16,7 @@ from typing import Final
 from veil.client.api import ApiError, Attribute, QueueApi
 from veil.consumer.acknowledging import Deletes, Releases
 from veil.consumer.handlers.table import Handler, HandlerTable
-from veil.consumer.lease import LeaseState
+from veil.consumer.lease import LeaseStatus
 from veil.consumer.message import Message
 from veil.consumer.outcomes import (
     DEFAULT_BACKOFF,
@@ -153,7 +153,7 @@ class MessageProcessor:
     async def _end(self, message: Message, outcome: Outcome | None) -> int:
         """Carry out whatever ends at the message itself: _GONE, _LEFT, or the seconds after which it is to be visible."""
         lease = message.lease
-        if isinstance(outcome, DeadLetter) and lease.state is LeaseState.HELD:
+        if isinstance(outcome, DeadLetter) and lease.state is LeaseStatus.HELD:
             # Before the keeper lets go: until the copy is safe, nobody else may receive the original.
             outcome = await self._dead_lettered(message, outcome)
         is_done = isinstance(outcome, Delete | Discard)
@@ -249,7 +249,7 @@ def dead_letter_copy(
         value = _fitted(_REFUSED.sub("\ufffd", text), room, keep_end=name == TRACEBACK)
         if not value or (value != text and data_type == "Number"):
             continue
-        attributes[name] = Attribute(data_type, value)
+        attributes[name] = Attribute.of(data_type, value)
         left -= _attribute_bytes((name, attributes[name]))
     return message.body, attributes
 
@@ -302,5 +302,10 @@ def _bytes(text: str) -> int:
 
 
 def _attribute_bytes(item: tuple[str, Attribute]) -> int:
-    name, (data_type, value) = item
-    return _bytes(name) + _bytes(data_type) + (len(value) if isinstance(value, bytes) else _bytes(value))
+    name, attribute = item
+    value = attribute.value
+    return (
+        _bytes(name)
+        + _bytes(attribute.data_type)
+        + (len(value) if isinstance(value, bytes) else _bytes(value))
+    )

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final
 
-from veil.client.api import BATCH_MAX, ApiError, Backoff, Failure, QueueApi, RawMessage
+from veil.client.api import BATCH_MAX, ApiError, Failure, QueueApi, RawMessage, RetryBackoff
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def to_ask_for(*, slots: int, taken: int, asked: int, prefetch: int, call_max: i
 
 WAIT_S: Final = 20  # the longest there is: a waiting call costs nothing, an empty answer costs a request
 # Full jitter: consumers that lost the same server at the same instant must not come back as one.
-BACKOFF: Final = Backoff(first_s=0.5, max_s=60.0, jitter=1.0, throttled=4.0)
+BACKOFF: Final = RetryBackoff(first_s=0.5, max_s=60.0, jitter=1.0, throttled=4.0)
 _ATTEMPTS_KEPT: Final = 32
 
 

@@ -30,7 +30,7 @@ from veil.core.limits import VISIBILITY_MAX_S
 RULE: Final = 2  # the rule that events written by this version can be judged by; before the first, `given_back` had no event
 
 
-class Outcome(StrEnum):
+class AttemptOutcome(StrEnum):
     """How an attempt ended. The values are what the journal, the tables and the wire say."""
 
     COMPLETED = "completed"  # deleted
@@ -51,9 +51,9 @@ class Outcome(StrEnum):
         return self.value.replace("_", " ")
 
 
-SAYABLE: Final = (Outcome.FAILED, Outcome.GIVEN_BACK)
+SAYABLE: Final = (AttemptOutcome.FAILED, AttemptOutcome.GIVEN_BACK)
 # Plain texts: to look a member of an enum up takes longer than to read an entry.
-_FAILED, _GIVEN_BACK = Outcome.FAILED.value, Outcome.GIVEN_BACK.value
+_FAILED, _GIVEN_BACK = AttemptOutcome.FAILED.value, AttemptOutcome.GIVEN_BACK.value
 
 
 class Said(NamedTuple):
@@ -88,28 +88,28 @@ class AttemptFacts(NamedTuple):
     silent_at: int | None = None  # `holder_silent`, the latest
 
 
-def outcome_of(facts: AttemptFacts, now: int) -> Outcome:
+def outcome_of(facts: AttemptFacts, now: int) -> AttemptOutcome:
     """Judge an attempt by all that is known of it at an instant."""
     deadline = facts.deadline
     if facts.undone_at is not None:
-        return Outcome.UNDONE
+        return AttemptOutcome.UNDONE
     if facts.said is not None:
-        return Outcome(facts.said)
+        return AttemptOutcome(facts.said)
     if facts.deleted_at is not None:
-        return Outcome.COMPLETED
+        return AttemptOutcome.COMPLETED
     if facts.is_returned:
-        return Outcome.GIVEN_BACK
+        return AttemptOutcome.GIVEN_BACK
     if deadline is not None and facts.gone_at is not None and facts.gone_at < deadline:
-        return Outcome.REMOVED
+        return AttemptOutcome.REMOVED
     if deadline is not None and deadline > now:
-        return Outcome.OPEN
+        return AttemptOutcome.OPEN
     if facts.refused_at is not None:
-        return Outcome.OVERRAN
+        return AttemptOutcome.OVERRAN
     if deadline is not None and facts.seen_at is not None and facts.seen_at >= deadline:
-        return Outcome.FAILED
+        return AttemptOutcome.FAILED
     if deadline is not None and facts.silent_at is not None and facts.silent_at >= deadline:
-        return Outcome.CRASHED
-    return Outcome.UNKNOWN
+        return AttemptOutcome.CRASHED
+    return AttemptOutcome.UNKNOWN
 
 
 # A holder that is busy polls rarely: for as long as its window was, within these bounds, silence means nothing.

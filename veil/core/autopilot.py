@@ -185,7 +185,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     rest_s: int = 24 * 3_600  # as the policy says
 
 
-class QueueState(msgspec.Struct, frozen=True, kw_only=True):
+class PilotedQueue(msgspec.Struct, frozen=True, kw_only=True):
     """What the autopilot remembers of one queue."""
 
     mode: str = Mode.OFF.value
@@ -216,7 +216,7 @@ class AutopilotState(msgspec.Struct, frozen=True, kw_only=True):
     looked_ms: int = 0
     lost_events: float = 0.0  # as the server counted them
     problem: str | None = None  # why nothing is done at all
-    queues: dict[str, QueueState] = {}
+    queues: dict[str, PilotedQueue] = {}
 
 
 def encode_state(state: AutopilotState) -> bytes:
@@ -246,7 +246,7 @@ RIGHT: Final = "right"
 
 
 def decide(
-    policy: AutopilotPolicy, finding: Finding | None, state: QueueState, now_s: int, now_ms: int
+    policy: AutopilotPolicy, finding: Finding | None, state: PilotedQueue, now_s: int, now_ms: int
 ) -> Decision:
     """What to do about a queue whose timeout is `now_s`, by what the attempts in its memory say.
 

@@ -320,7 +320,7 @@ class ActionsTooMany(PolicyRefused, text="{count} actions, expected at most {cou
     count_max: int
 
 
-class ActionUnknown(
+class PolicyActionUnknown(
     PolicyRefused,
     text=f"action {{action!r}}: expected * or one of {', '.join(sorted(GRANTABLE_ACTIONS))}",
 ):
@@ -349,7 +349,7 @@ def add_permission(
         if action in OWNER_ONLY_ACTIONS:
             raise ActionOwnerOnly(action)
         if action != "*" and action not in GRANTABLE_ACTIONS:
-            raise ActionUnknown(action)
+            raise PolicyActionUnknown(action)
     if policy_text is None:
         document: dict[str, Any] = {
             "Version": "2008-10-17",

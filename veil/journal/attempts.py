@@ -7,7 +7,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from veil.core.attempt import AttemptFacts, Outcome, Said, outcome_of
+from veil.core.attempt import AttemptFacts, AttemptOutcome, Said, outcome_of
 from veil.core.event import Kind
 from veil.core.message import Caller
 from veil.core.queue import QueueKey
@@ -49,7 +49,7 @@ class LeaseLife:
     late: list[LifeEvent] = field(default_factory=list)  # what its holder asked for when it no longer held it
     ended_at_ms: int | None = None  # None: still open
     how: str = OPEN  # what ended it: deleted, released, given_back, undone, lapsed, …
-    outcome: Outcome = Outcome.OPEN  # what came of the attempt
+    outcome: AttemptOutcome = AttemptOutcome.OPEN  # what came of the attempt
     said: Said | None = None  # by its holder
     seen_at_ms: int | None = None  # its holder, after it had lapsed
     silent_at_ms: int | None = None

@@ -29,12 +29,12 @@ def main() -> None:
     with suppress(OSError):
         os.nice(int(sys.argv[1]))
     with suppress(EOFError, BrokenPipeError):
-        Helper(Location(*sys.argv[2:]), sys.stdin.buffer, sys.stdout.buffer).serve()
+        JournalHelper(Location(*sys.argv[2:]), sys.stdin.buffer, sys.stdout.buffer).serve()
     # Whatever libraries still have to tidy up must not keep us: the parent is gone, or does not wait.
     os._exit(0)
 
 
-class Helper:
+class JournalHelper:
     """Commands from one stream, answers to another, one after the other."""
 
     def __init__(self, location: Location, commands: BinaryIO, answers: BinaryIO) -> None:

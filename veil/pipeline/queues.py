@@ -18,7 +18,7 @@ from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
-from veil.client.api import ApiError, Backoff, RawMessage
+from veil.client.api import ApiError, Attribute, RawMessage, RetryBackoff
 from veil.client.blocking import LoopThread
 from veil.client.client import SqsClient, with_retries
 from veil.pipeline.spark import freeze_imports
@@ -30,7 +30,7 @@ R = TypeVar("R")
 # ---- calls from code that blocks: on an event loop's own thread, by tens, tried again while the service is away
 
 RETRY_S: Final = 30.0
-_BACKOFF: Final = Backoff(first_s=0.05, max_s=3.0)
+_BACKOFF: Final = RetryBackoff(first_s=0.05, max_s=3.0)
 
 
 async def retried(call: Callable[[], Awaitable[T]], retry_s: float = RETRY_S) -> T:
@@ -204,7 +204,7 @@ class QueueClient(ServiceClient):
 
     def receive_hold(
         self, stream: str, batch: int, part: int, count: int, visibility_s: int | None = None
-    ) -> Future[HoldContent]:
+    ) -> Future[HoldAnswer]:
         """The messages under that name, the same whenever it is asked; asked for now, there when waited for."""
         given = {
             "Stream": stream,
@@ -215,18 +215,18 @@ class QueueClient(ServiceClient):
         }
         if visibility_s is not None:
             given["VisibilityTimeout"] = visibility_s
-        return self._loop.begin(self._own("ReceiveHold", given, HoldContent))
+        return self._loop.begin(self._own("ReceiveHold", given, HoldAnswer))
 
     def open_stream(self, stream: str, owner: str) -> None:
         """Be the owner of the stream: whoever was before is refused from now on."""
         self.own("OpenStream", {"Stream": stream, "Owner": owner}, dict[str, Any])
 
-    def extend_holds(self, stream: str, owner: str, visibility_s: int) -> HoldTally:
+    def extend_holds(self, stream: str, owner: str, visibility_s: int) -> HoldCounts:
         """Give every message of the stream's holds that much more time from now."""
         given = {"Stream": stream, "Owner": owner, "VisibilityTimeout": visibility_s}
-        return self.own("ExtendHolds", given, HoldTally)
+        return self.own("ExtendHolds", given, HoldCounts)
 
-    def delete_holds(self, stream: str, owner: str, up_to_batch: int) -> HoldTally:
+    def delete_holds(self, stream: str, owner: str, up_to_batch: int) -> HoldCounts:
         """Delete every message of the stream's holds up to that batch, and close these for ever.
 
         Says so where it was asked more than once: the last answer does not count what an earlier call had done.
@@ -234,12 +234,12 @@ class QueueClient(ServiceClient):
         given = {"QueueUrl": self.url, "Stream": stream, "Owner": owner, "UpToBatch": up_to_batch}
         calls = 0
 
-        async def once() -> HoldTally:
+        async def once() -> HoldCounts:
             nonlocal calls
             calls += 1
             # Not repeatable below this: a repetition that nobody sees would not be told.
             return await self._client.ask(
-                "Veil.DeleteHolds", given, HoldTally, repeatable=False, timeout_s=_HOLD_TIMEOUT_S
+                "Veil.DeleteHolds", given, HoldCounts, repeatable=False, timeout_s=_HOLD_TIMEOUT_S
             )
 
         tally = self._loop.run(retried(once))
@@ -255,7 +255,7 @@ class QueueClient(ServiceClient):
         up_to: int | None = None,
         sent_after_ms: int | None = None,
         sent_before_ms: int | None = None,
-    ) -> PeekedPage:
+    ) -> BrowsedPage:
         """A page of messages in any state, by rising `seq`, without receiving them: from the token on, or within limits.
 
         By `seq`, `up_to` is included and `after` is not, so that ranges lie side by side; both instants are included.
@@ -268,7 +268,7 @@ class QueueClient(ServiceClient):
             "SentBefore": sent_before_ms,
         }
         given = {name: value for name, value in limits.items() if value is not None}
-        return self.own("PeekMessages", {"MaxResults": count, **given}, PeekedPage)
+        return self.own("PeekMessages", {"MaxResults": count, **given}, BrowsedPage)
 
     def own(self, action: str, given: dict[str, Any], answer_type: type[T]) -> T:
         """Any of Veil's own actions on this queue; all of them may be repeated."""
@@ -338,77 +338,60 @@ class QueueAddress:
     profile: str | None = None
 
 
-class AttributeValue(msgspec.Struct, rename="pascal", omit_defaults=True):
-    """A message attribute on the wire."""
-
-    data_type: str
-    string_value: str | None = None
-    binary_value: bytes | None = None
-
-
-class PeekedMessage(msgspec.Struct, rename="pascal"):
+class BrowsedMessage(msgspec.Struct, rename="pascal"):
     """A message that was looked at; `visible_at` says, in ms, when one in flight or delayed will be visible."""
 
     message_id: str
     body: str = ""
     system: dict[str, str] = msgspec.field(name="Attributes", default_factory=dict)
-    attributes: dict[str, AttributeValue] = msgspec.field(name="MessageAttributes", default_factory=dict)
+    attributes: dict[str, Attribute] = msgspec.field(name="MessageAttributes", default_factory=dict)
     state: str = ""
     visible_at: int | None = None
     sequence_number: str = ""
 
 
-class MessageColumns(msgspec.Struct, rename="pascal"):
+class SourceMessages(msgspec.Struct, rename="pascal"):
     """Messages by column, as the source makes rows of them. `system` has a column for each attribute that the service itself
     set on any of them; `attributes` is None where no message has any of its own."""
 
     message_id: list[str]
     body: list[str]
     system: dict[str, list[str | None]] = msgspec.field(name="Attributes")
-    attributes: list[dict[str, AttributeValue] | None] | None = msgspec.field(
+    attributes: list[dict[str, Attribute] | None] | None = msgspec.field(
         name="MessageAttributes", default=None
     )
 
     @classmethod
-    def of(cls, messages: Sequence[RawMessage | PeekedMessage]) -> MessageColumns:
+    def of(cls, messages: Sequence[RawMessage | BrowsedMessage]) -> SourceMessages:
         """Messages that came one by one."""
         names = dict.fromkeys(name for message in messages for name in message.system)
         return cls(
             [message.message_id for message in messages],
             [message.body for message in messages],
             {name: [message.system.get(name) for message in messages] for name in names},
-            [_own_attributes(message) for message in messages],
+            [message.attributes for message in messages],
         )
 
 
-def _own_attributes(message: RawMessage | PeekedMessage) -> dict[str, AttributeValue]:
-    if isinstance(message, PeekedMessage):
-        return message.attributes
-    return {
-        name: AttributeValue(kind, binary_value=value)
-        if isinstance(value, bytes)
-        else AttributeValue(kind, value)
-        for name, (kind, value) in message.attributes.items()
-    }
-
-
-class HoldContent(msgspec.Struct, rename="pascal"):
+class HoldAnswer(msgspec.Struct, rename="pascal"):
     """What is under the name of a hold, without receipts: holds are extended and deleted by name. `lost` counts what could
     not be kept."""
 
-    messages: MessageColumns | list[PeekedMessage] | None = None  # a list from a server that knows no columns
+    messages: SourceMessages | list[BrowsedMessage] | None = (
+        None  # a list from a server that knows no columns
+    )
     lost: int = 0
 
     @property
-    def columns(self) -> MessageColumns:
+    def columns(self) -> SourceMessages:
         return (
             self.messages
-            if isinstance(self.messages, MessageColumns)
-            else MessageColumns.of(self.messages or ())
+            if isinstance(self.messages, SourceMessages)
+            else SourceMessages.of(self.messages or ())
         )
 
 
-class HoldTally(msgspec.Struct, rename="pascal"):
+class HoldCounts(msgspec.Struct, rename="pascal"):
     """How many messages an extension or a deletion of holds reached, and how many it no longer could.
 
     `repeated` is the client's own: an answer before this one was lost, and what that call had deleted is not counted here.
@@ -419,8 +402,8 @@ class HoldTally(msgspec.Struct, rename="pascal"):
     repeated: bool = False
 
 
-class PeekedPage(msgspec.Struct, rename="pascal"):
+class BrowsedPage(msgspec.Struct, rename="pascal"):
     """A page of messages by rising sequence number; the token leads to the next one."""
 
-    messages: list[PeekedMessage] | None = None
+    messages: list[BrowsedMessage] | None = None
     next_token: str | None = None

@@ -18,7 +18,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from veil.server.setting_values import KEYS_EXPECTED, access_keys
-from veil.server.settings import Settings, SettingsError, read_file
+from veil.server.settings import ServerSettingsError, Settings, read_file
 from veil.wire.exchange import Request, Response
 from veil.wire.sigv4 import AccessKey
 
@@ -148,18 +148,18 @@ def _forbidden(request: Request, reason: str) -> Response:
 
 
 def gather_keys(settings: Settings) -> dict[str, AccessKey]:
-    """Every key by its id; reads the keys file anew. Raises SettingsError."""
+    """Every key by its id; reads the keys file anew. Raises ServerSettingsError."""
     keys = {key.key_id: key for key in settings.keys}
     if settings.keys_file is not None:
         for key in _read_keys(settings.keys_file):
             if key.key_id in keys:
-                raise SettingsError(
+                raise ServerSettingsError(
                     f"keys_file={settings.keys_file}: expected no id twice, found {key.key_id}"
                 )
             keys[key.key_id] = replace(key, account=key.account or settings.account)
         if not keys:
             # Somebody wanted keys: an emptied file must not open the server to everybody.
-            raise SettingsError(f"keys_file={settings.keys_file}: expected at least one key")
+            raise ServerSettingsError(f"keys_file={settings.keys_file}: expected at least one key")
     return keys
 
 
@@ -167,7 +167,7 @@ def _read_keys(path: Path) -> list[AccessKey]:
     try:
         text = read_file("keys_file", path, private=True).decode("utf-8")
     except UnicodeDecodeError:
-        raise SettingsError(f"keys_file={path}: expected UTF-8") from None
+        raise ServerSettingsError(f"keys_file={path}: expected UTF-8") from None
     keys: list[AccessKey] = []
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
@@ -176,7 +176,7 @@ def _read_keys(path: Path) -> list[AccessKey]:
         try:
             keys += access_keys(line)
         except ValueError:
-            raise SettingsError(f"keys_file={path}, line {number}: expected {KEYS_EXPECTED}") from None
+            raise ServerSettingsError(f"keys_file={path}, line {number}: expected {KEYS_EXPECTED}") from None
     if len({key.key_id for key in keys}) != len(keys):
-        raise SettingsError(f"keys_file={path}: expected no id twice")
+        raise ServerSettingsError(f"keys_file={path}: expected no id twice")
     return keys

@@ -20,7 +20,7 @@ from veil.service.messages import note_deletions, note_extensions, note_rotation
 from veil.service.moves import cancel_move
 from veil.service.queues import delete_queue
 from veil.service.receive import delete_holds, extend_holds, long_poll, note_receive, receive_hold, undo
-from veil.service.service import Receive, Service
+from veil.service.service import ReceiveRequest, Service
 from veil.stores.remote import STORE_CONTRACTS, ServedStore, methods_of
 from veil.stores.store import QueueContent, Store, StoreEvents
 from veil.wire.exchange import AnswerCounts, Handler, Request
@@ -63,7 +63,7 @@ class RelayedAnswer(NamedTuple):
     stream: int | None
 
 
-class Counts(NamedTuple):
+class WorkerCounts(NamedTuple):
     """What was counted since the last time."""
 
     tallies: list[tuple[str, int, int]]  # event, queue id, count
@@ -99,7 +99,7 @@ class StoreProcess(ServedStore):
 
     # ---- receives
 
-    async def long_poll(self, queue: Queue, poll: int, wanted: Receive) -> list[StoredMessage]:
+    async def long_poll(self, queue: Queue, poll: int, wanted: ReceiveRequest) -> list[StoredMessage]:
         """Receive in the line of all workers; `poll` names it for `end_poll`."""
         task = asyncio.current_task()
         assert task is not None
@@ -179,7 +179,7 @@ class StoreProcess(ServedStore):
         """See `service.history`."""
         return await queue_depths(self._service, queues, with_oldest=with_oldest)
 
-    def counted(self, counts: Counts) -> None:
+    def counted(self, counts: WorkerCounts) -> None:
         """Add to the counters of the whole server."""
         for event, queue_id, count in counts.tallies:
             self._service.tallies[event, queue_id] += count

@@ -17,7 +17,7 @@ from typing import Final
 from veil.journal.helper_process import module_path
 from veil.server.console import audit_file, tables_directory
 from veil.server.make_store import journal_location
-from veil.server.settings import Settings, SettingsError
+from veil.server.settings import ServerSettingsError, Settings
 from veil.wire.sigv4 import AccessKey
 
 _log = logging.getLogger(__name__)
@@ -31,17 +31,17 @@ class AutopilotProcess:
     def __init__(self, settings: Settings, keys: Mapping[str, AccessKey]) -> None:
         journal, tables, audit = journal_location(settings), tables_directory(settings), audit_file(settings)
         if journal is None or tables is None or audit is None:
-            raise SettingsError(
+            raise ServerSettingsError(
                 "autopilot=on: expected a journal to learn from, and a data directory to keep what was learned"
             )
         if settings.tls_client_ca is not None:
-            raise SettingsError(
+            raise ServerSettingsError(
                 "autopilot=on: expected no tls_client_ca, because the autopilot has no certificate to show; start it with "
                 "`veil autopilot`, through a proxy that has one"
             )
         own = [key for key in keys.values() if key.account == settings.account]
         if keys and not own:
-            raise SettingsError(
+            raise ServerSettingsError(
                 f"autopilot=on: expected a key of account {settings.account}, whose queues it looks after"
             )
         self._settings = settings

@@ -21,7 +21,7 @@ from veil.server.http_reader import (
     HEAD,
     RESTING,
     SPEAKS_PLAIN,
-    Refusal,
+    HttpRefusal,
     RequestReader,
     encode_answer,
     encode_refusal,
@@ -92,7 +92,7 @@ class Roster:
         self.connections: set[HttpConnection] = set()
         self.closing = False
         self.emptied = asyncio.Event()
-        self.idle_workers: list[Worker] = []
+        self.idle_workers: list[RequestWorker] = []
         self._noted_s: dict[str, float] = {}  # when a kind of mistake was logged last; kinds are few
 
     def enter(self, connection: HttpConnection) -> bool:
@@ -126,13 +126,13 @@ class Roster:
         if not self.connections:
             self.emptied.set()
 
-    def worker(self) -> Worker:
+    def worker(self) -> RequestWorker:
         """One that has nothing to do."""
         while self.idle_workers:
             worker = self.idle_workers.pop()
             if worker.is_free:
                 return worker
-        return Worker(self)
+        return RequestWorker(self)
 
     def dismiss_workers(self) -> None:
         """Let those go that have nothing to do; the others go when they are done."""
@@ -149,7 +149,7 @@ class Roster:
             _log.warning("%s", text)
 
 
-class Worker:
+class RequestWorker:
     """A task that answers one request after another, of whichever connection.
 
     A task of its own for each request costs more than it is worth, in a profile about 4 % of a small one: asyncio enters every
@@ -220,7 +220,7 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
         self._state = _OPEN
-        self._worker: Worker | None = None  # while a request is being answered
+        self._worker: RequestWorker | None = None  # while a request is being answered
         self._held = bytearray()  # received behind the request that runs
         self._body_bytes = 0  # of the request, as counted in the capacity
         self._answer_bytes = 0  # not taken by the client, as counted there
@@ -245,7 +245,7 @@ class HttpConnection(asyncio.Protocol):
             if roster.capacity.overrun():
                 self.abort()
             else:
-                self._refuse(Refusal(503, "too many connections"))
+                self._refuse(HttpRefusal(503, "too many connections"))
         elif roster.closing:
             self._leave()
         else:
@@ -312,7 +312,7 @@ class HttpConnection(asyncio.Protocol):
             else:
                 self.abort()
         elif self._reader.phase == BODY or (self._reader.phase == HEAD and self._reader.target_seen):
-            self._refuse(Refusal(408, "the request did not arrive in time"))
+            self._refuse(HttpRefusal(408, "the request did not arrive in time"))
         else:
             # Nothing was asked, so nothing is said: the client could take it for its next request's answer.
             self._leave()
@@ -340,7 +340,7 @@ class HttpConnection(asyncio.Protocol):
         while True:
             data = reader.feed(data)
             if reader.body_bytes > _LARGE_BYTES and not self._count_body(reader.body_bytes):
-                reader.refusal = Refusal(503, "too many large requests and unread answers at once")
+                reader.refusal = HttpRefusal(503, "too many large requests and unread answers at once")
             if reader.ready or reader.refusal is not None:
                 if data and not reader.finished:
                     self._held += data
@@ -513,7 +513,7 @@ class HttpConnection(asyncio.Protocol):
 
     # ---- the end
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: HttpRefusal) -> None:
         """Answer with the refusal and close, reading on for a moment so that the client gets to see it."""
         self._settle_to_leave()
         if self._transport.is_closing():

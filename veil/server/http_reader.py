@@ -140,7 +140,7 @@ _header_names = _HeaderNames(
 )
 
 
-class Refusal(Exception):
+class HttpRefusal(Exception):
     """A request answered with this status, and then the connection closed: what follows may be misread."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -159,33 +159,33 @@ def joined_headers(pairs: list[tuple[bytes, bytes]]) -> dict[str, str]:
         key, text = names[name], value.rstrip(b" \t").decode("latin-1")
         if key in headers:
             if key == "host":
-                raise Refusal(400, "more than one Host header")
+                raise HttpRefusal(400, "more than one Host header")
             text = f"{headers[key]}, {text}"
         headers[key] = text
     return headers
 
 
 def body_length(version: str, headers: Mapping[str, str], body_bytes_max: int) -> int:
-    """How many bytes of body follow this head, or CHUNKED; raises Refusal if it must not be served."""
+    """How many bytes of body follow this head, or CHUNKED; raises HttpRefusal if it must not be served."""
     if version == "1.1":
         if "host" not in headers:
-            raise Refusal(400, "HTTP/1.1 needs a Host header")
+            raise HttpRefusal(400, "HTTP/1.1 needs a Host header")
     elif version != "1.0":
-        raise Refusal(505, f"HTTP/{version} is not supported, use HTTP/1.1")
+        raise HttpRefusal(505, f"HTTP/{version} is not supported, use HTTP/1.1")
     if "content-encoding" in headers and headers["content-encoding"].lower() not in ("identity", ""):
-        raise Refusal(415, "a compressed request body is not supported")
+        raise HttpRefusal(415, "a compressed request body is not supported")
     if "expect" in headers and headers["expect"].lower() != "100-continue":
-        raise Refusal(417, "the only supported expectation is 100-continue")
+        raise HttpRefusal(417, "the only supported expectation is 100-continue")
     if "transfer-encoding" in headers:
         if headers["transfer-encoding"].lower() != "chunked":
-            raise Refusal(501, "the only supported transfer coding is chunked")
+            raise HttpRefusal(501, "the only supported transfer coding is chunked")
         if version == "1.0":
             # An HTTP/1.0 intermediary would not have seen the chunks as framing: two readings of one stream.
-            raise Refusal(400, "HTTP/1.0 has no transfer codings")
+            raise HttpRefusal(400, "HTTP/1.0 has no transfer codings")
         return CHUNKED
     length = int(headers.get("content-length", "0"))
     if length > body_bytes_max:
-        raise Refusal(413, f"the body may have at most {body_bytes_max} bytes")
+        raise HttpRefusal(413, f"the body may have at most {body_bytes_max} bytes")
     return length
 
 
@@ -194,38 +194,38 @@ def split_target(target: bytes) -> tuple[str, str, str]:
     if target == b"/":
         return "/", "", ""
     if b"#" in target:
-        raise Refusal(400, "a request target has no fragment")
+        raise HttpRefusal(400, "a request target has no fragment")
     text = target.decode("ascii")  # the parser lets only ASCII pass
     authority = ""
     if not text.startswith("/") and text != "*":
         scheme, separator, rest = text.partition("://")
         if not separator or scheme.lower() not in ("http", "https"):
-            raise Refusal(400, "the request target is neither a path nor an http URL")
+            raise HttpRefusal(400, "the request target is neither a path nor an http URL")
         end = min((at for at in (rest.find("/"), rest.find("?")) if at >= 0), default=len(rest))
         authority, text = rest[:end], rest[end:]
         if not authority or "@" in authority:
-            raise Refusal(400, "the request target's authority must be a host and at most a port")
+            raise HttpRefusal(400, "the request target's authority must be a host and at most a port")
         if not text.startswith("/"):
             text = "/" + text
     path, _, query = text.partition("?")
     return path, query, authority
 
 
-def refusal_of(error: httptools.HttpParserError) -> Refusal:
+def refusal_of(error: httptools.HttpParserError) -> HttpRefusal:
     """The refusal behind what the parser raised."""
     reason = str(error)
     if isinstance(error, httptools.HttpParserCallbackError):
-        if isinstance(error.__context__, Refusal):
+        if isinstance(error.__context__, HttpRefusal):
             return error.__context__
         _log.error("reading a request failed", exc_info=error.__context__ or error)
-        return Refusal(500, "internal error")
+        return HttpRefusal(500, "internal error")
     if reason == "Content-Length overflow":
-        return Refusal(413, reason)
+        return HttpRefusal(413, reason)
     if reason in ("Invalid HTTP version", "Pause on PRI/Upgrade"):  # the latter is HTTP/2's preface
-        return Refusal(505, "use HTTP/1.1")
+        return HttpRefusal(505, "use HTTP/1.1")
     if reason == "Request has invalid `Transfer-Encoding`":
-        return Refusal(501, "the only supported transfer coding is chunked")
-    return Refusal(400, f"malformed request: {reason}")
+        return HttpRefusal(501, "the only supported transfer coding is chunked")
+    return HttpRefusal(400, f"malformed request: {reason}")
 
 
 RESTING, HEAD, BODY = range(3)
@@ -252,7 +252,7 @@ class RequestReader:
         self._head_bytes = 0
         self.phase = RESTING
         self.ready: list[tuple[Request, bytes]] = []  # each with what its answer says about the connection
-        self.refusal: Refusal | None = None
+        self.refusal: HttpRefusal | None = None
         self.finished = False  # the last request that this connection may bring has been read
         self._begin()
 
@@ -292,7 +292,7 @@ class RequestReader:
             if not self.finished:  # bytes behind a request that asked to close are not ours to judge
                 self.refusal = refusal_of(error)
             if self._head_bytes == 0 and piece.startswith(TLS_OPENING):
-                self.refusal = Refusal(400, SPEAKS_PLAIN)
+                self.refusal = HttpRefusal(400, SPEAKS_PLAIN)
             return b""
         phase = self.phase
         if phase == HEAD:
@@ -300,13 +300,15 @@ class RequestReader:
             if self._head_bytes >= head_bytes_max:
                 # No header yet: the request line alone took it all.
                 status = 431 if self._pairs else 414
-                self.refusal = Refusal(status, f"the head may have at most {head_bytes_max} bytes")
+                self.refusal = HttpRefusal(status, f"the head may have at most {head_bytes_max} bytes")
         elif phase == BODY and self._body_left == CHUNKED:
             self._body_raw_bytes += len(piece)
             if self._body_raw_bytes > _CHUNK_OVERHEAD_FACTOR * self.body_bytes + _CHUNK_OVERHEAD_BYTES:
-                self.refusal = Refusal(400, "the chunks hold too little of the body")
+                self.refusal = HttpRefusal(400, "the chunks hold too little of the body")
             elif len(self._pairs) > self._limits.header_count_max:  # trailers are noted with the headers
-                self.refusal = Refusal(431, f"at most {self._limits.header_count_max} headers are allowed")
+                self.refusal = HttpRefusal(
+                    431, f"at most {self._limits.header_count_max} headers are allowed"
+                )
         return rest
 
     def release(self) -> None:
@@ -350,14 +352,14 @@ class RequestReader:
             return
         parser, limits = self._parser, self._limits
         if len(self._pairs) > limits.header_count_max:
-            raise Refusal(431, f"at most {limits.header_count_max} headers are allowed")
+            raise HttpRefusal(431, f"at most {limits.header_count_max} headers are allowed")
         # What is noted after this is a trailer: it may not pass for a header, nor replace one.
         headers = self._headers = joined_headers(self._pairs)
         version = parser.get_http_version()
         length = body_length(version, headers, limits.body_bytes_max)
         method = METHODS.get(parser.get_method())
         if method is None:
-            raise Refusal(501, "the method is not supported")
+            raise HttpRefusal(501, "the method is not supported")
         self._method = method
         if not parser.should_keep_alive():
             self._persistence = CLOSES
@@ -377,7 +379,7 @@ class RequestReader:
         if self._body_left != CHUNKED:
             self._body_left -= len(chunk)
         elif self.body_bytes > self._limits.body_bytes_max:
-            raise Refusal(413, f"the body may have at most {self._limits.body_bytes_max} bytes")
+            raise HttpRefusal(413, f"the body may have at most {self._limits.body_bytes_max} bytes")
         if not self._body:
             self._body = chunk
             return

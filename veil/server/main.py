@@ -54,7 +54,7 @@ from veil.server.process import (
     settle_down,
 )
 from veil.server.setting_values import settings_given, without_password
-from veil.server.settings import DEFAULT, Settings, SettingsError
+from veil.server.settings import DEFAULT, ServerSettingsError, Settings
 from veil.server.tls import Tls
 from veil.server.workers import Listener, Workers, WorkersFailed
 from veil.service.queues import delete_queue, ensure_queue
@@ -88,7 +88,7 @@ class StartRefused(VeilError):
 
 
 def run_server(settings: Settings, *, ready_file: Path | None = None, companion: bool = False) -> int:
-    """Serve until told to stop, and give the exit code; raises SettingsError and StartRefused before it is ready."""
+    """Serve until told to stop, and give the exit code; raises ServerSettingsError and StartRefused before it is ready."""
     configure_logging(settings.log_level, settings.log_format)
     begin_process()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -116,7 +116,7 @@ class _Server:
         self._keys = gather_keys(settings)
         _check_exposure(settings, self._keys)
         if settings.workers and is_on_postgres(settings):
-            raise SettingsError(
+            raise ServerSettingsError(
                 f"workers={settings.workers}: expected 0, because the messages are in PostgreSQL; to use more cores, start "
                 "more servers on that database"
             )
@@ -446,7 +446,7 @@ class _Server:
     def _reload_keys(self) -> None:
         try:
             fresh = gather_keys(self._settings)
-        except SettingsError as problem:
+        except ServerSettingsError as problem:
             _log.error("SIGHUP: the keys stay as they were: %s", problem)
             return
         # In place: the verifier looks keys up in this very mapping.
@@ -457,7 +457,7 @@ class _Server:
 
 def _check_exposure(settings: Settings, keys: dict[str, AccessKey]) -> None:
     if not keys and not is_loopback(settings.host):
-        raise SettingsError(
+        raise ServerSettingsError(
             f"host={settings.host!r}: expected a loopback address such as 127.0.0.1, because there are no keys; "
             "set VEIL_KEYS or keys_file to listen elsewhere"
         )

@@ -30,7 +30,7 @@ DEFAULT = "default"
 _NOT_OURS = re.compile(r"VEIL_(SERVICE_(HOST|PORT.*)|PORT_[0-9]+_.*|TEST_.*)\Z|VEIL_PORT=tcp://.*\Z")
 
 
-class SettingsError(VeilError):
+class ServerSettingsError(VeilError):
     """A setting that is unknown, or a value that it cannot have."""
 
 
@@ -162,7 +162,7 @@ class Settings:
         for name, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert"), ("tls_client_ca", "tls_cert")):
             given = getattr(self, name)
             if given is not None and getattr(self, other) is None:
-                raise SettingsError(f"{other}: expected a file, because {name}={given} is set")
+                raise ServerSettingsError(f"{other}: expected a file, because {name}={given} is set")
 
     def origin(self, name: str) -> str:
         """Where the value came from: a flag, a variable, a file, or `default`."""
@@ -201,7 +201,7 @@ def settings_table() -> tuple[SettingInfo, ...]:
 def load_settings(
     flags: Mapping[str, object], environ: Mapping[str, str], config: str | None = None
 ) -> Settings:
-    """The settings in effect; raises SettingsError with one line that names what is wrong.
+    """The settings in effect; raises ServerSettingsError with one line that names what is wrong.
 
     `flags` maps names of the table to texts, None for what was not given. `config` names a file that must
     exist; without it `VEIL_CONFIG` may, and otherwise veil.toml is read if there is one.
@@ -241,7 +241,7 @@ def _from_environment(rows: Mapping[str, SettingInfo], environ: Mapping[str, str
         name = by_variable.get(variable)
         if name is None:
             # An error, not a warning: VEIL_KEY in place of VEIL_KEYS would leave a server without keys.
-            raise SettingsError(f"unknown variable {variable}{read.similar(variable, by_variable)}")
+            raise ServerSettingsError(f"unknown variable {variable}{read.similar(variable, by_variable)}")
         yield name, value, variable
 
 
@@ -254,20 +254,24 @@ def _from_file(rows: Mapping[str, SettingInfo], environ: Mapping[str, str], conf
             content = tomllib.loads(file.read().decode("utf-8"))
     except FileNotFoundError:
         if named:
-            raise SettingsError(f"config={named}: expected a file that exists") from None
+            raise ServerSettingsError(f"config={named}: expected a file that exists") from None
         return
     except (OSError, UnicodeDecodeError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else "it is not UTF-8"
-        raise SettingsError(f"config={path}: expected a TOML file that can be read ({reason})") from None
+        raise ServerSettingsError(
+            f"config={path}: expected a TOML file that can be read ({reason})"
+        ) from None
     except tomllib.TOMLDecodeError as problem:
-        raise SettingsError(f"config={path}: expected TOML: {problem}") from None
+        raise ServerSettingsError(f"config={path}: expected TOML: {problem}") from None
     _check_privacy(path, mode, content)
     for name, value in content.items():
         is_table = name == "http" and isinstance(value, dict)
         pairs = {f"http.{each}": value[each] for each in value} if is_table else {name: value}
         for full_name, single in pairs.items():
             if full_name not in rows:
-                raise SettingsError(f"unknown setting {full_name} in {path}{read.similar(full_name, rows)}")
+                raise ServerSettingsError(
+                    f"unknown setting {full_name} in {path}{read.similar(full_name, rows)}"
+                )
             yield full_name, single, str(path)
 
 
@@ -277,25 +281,25 @@ def _check_privacy(path: Path, mode: int, content: Mapping[str, object]) -> None
     if isinstance(store, str) and without_password(store) == store:
         secrets.remove("store")
     if secrets and mode & 0o077:
-        raise SettingsError(
+        raise ServerSettingsError(
             f"config={path}: expected a file that only its owner can read (chmod 600), because of its {' and '.join(secrets)}; "
             f"its mode is {stat.S_IMODE(mode):04o}"
         )
 
 
 def read_file(setting: str, path: Path, bytes_max: int = 1 << 20, *, private: bool = False) -> bytes:
-    """What is in the file of a setting, up to a bound; raises SettingsError, also for a private one that others can read."""
+    """The content of a setting's file, up to a bound; raises ServerSettingsError, also for a private one that others can read."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode  # of what is read, not of what has the name by then
             if private and (not stat.S_ISREG(mode) or mode & 0o077):
-                raise SettingsError(
+                raise ServerSettingsError(
                     f"{setting}={path}: expected a file that only its owner can read (chmod 600), "
                     f"its mode is {stat.S_IMODE(mode):04o}"
                 )
             return file.read(bytes_max)
     except OSError as problem:
-        raise SettingsError(
+        raise ServerSettingsError(
             f"{setting}={path}: expected a file that can be read ({problem.strerror})"
         ) from None
 
@@ -313,7 +317,7 @@ def _http_limits(
     return HttpLimits(**limits)
 
 
-def _refusal(info: SettingInfo, given: object, origin: str, expected: str) -> SettingsError:
+def _refusal(info: SettingInfo, given: object, origin: str, expected: str) -> ServerSettingsError:
     if info.is_secret:
         shown = "(hidden)"
     elif isinstance(given, Mapping):
@@ -323,7 +327,7 @@ def _refusal(info: SettingInfo, given: object, origin: str, expected: str) -> Se
     else:
         shown = repr(given)
     source = "" if origin == DEFAULT else f" ({origin})"
-    return SettingsError(f"{info.name}={shown[:200]}{source}: expected {expected}")
+    return ServerSettingsError(f"{info.name}={shown[:200]}{source}: expected {expected}")
 
 
 def shown_value(value: Any, *, is_secret: bool = False) -> Any:

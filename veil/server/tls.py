@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from veil.server.http_connection import HttpConnection, Roster
 from veil.server.http_reader import encode_refusal
-from veil.server.settings import Settings, SettingsError, read_file
+from veil.server.settings import ServerSettingsError, Settings, read_file
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Tls:
     """The TLS context in effect; connections that are open keep the one that they began with."""
 
     def __init__(self, settings: Settings) -> None:
-        """Reads the files; raises SettingsError with the setting, its value and what was expected."""
+        """Reads the files; raises ServerSettingsError with the setting, its value and what was expected."""
         assert settings.tls_cert is not None
         assert settings.tls_key is not None
         self._cert, self._key, self._client_ca = settings.tls_cert, settings.tls_key, settings.tls_client_ca
@@ -65,7 +65,7 @@ class Tls:
         self._seen = self._looks()
         try:
             self.context, self.certificate = self._load()
-        except SettingsError as problem:
+        except ServerSettingsError as problem:
             _log.error("%s: the certificate stays as it was: %s", why, problem)
             return
         _log.info("%s: %s, in effect", why, self.certificate.text)
@@ -120,7 +120,7 @@ class Tls:
             context.verify_mode = ssl.CERT_REQUIRED
         return context, certificate
 
-    def _unusable_pair(self, chain: str, problem: Exception) -> SettingsError:
+    def _unusable_pair(self, chain: str, problem: Exception) -> ServerSettingsError:
         reason = _reason(problem)
         if "key values mismatch" in reason or "key type mismatch" in reason:
             return _refused("tls_key", self._key, f"the private key of the certificate in {self._cert}")
@@ -146,8 +146,8 @@ def _read(path: Path, setting: str, *, private: bool = False) -> str:
     return read_file(setting, path, private=private).decode("ascii", "replace")
 
 
-def _refused(setting: str, path: Path, expected: str) -> SettingsError:
-    return SettingsError(f"{setting}={path}: expected {expected}")
+def _refused(setting: str, path: Path, expected: str) -> ServerSettingsError:
+    return ServerSettingsError(f"{setting}={path}: expected {expected}")
 
 
 def _reason(problem: Exception) -> str:

@@ -26,7 +26,7 @@ from veil.core.message import Caller, StoredMessage
 from veil.core.queue import MoveTask, Queue, QueueKey
 from veil.core.receipt import ReceiptBook
 from veil.server.application import make_applications, service_rules
-from veil.server.attendant import STORE_PROCESS, Counts, RelayedAnswer
+from veil.server.attendant import STORE_PROCESS, RelayedAnswer, WorkerCounts
 from veil.server.http import HttpServer
 from veil.server.http_connection import Capacity
 from veil.server.http_limits import HttpLimits
@@ -36,7 +36,7 @@ from veil.server.tls import Tls
 from veil.service.background import MoveRunners
 from veil.service.history import QueueDepth
 from veil.service.receive import give_back
-from veil.service.service import Receive, Service
+from veil.service.service import ReceiveRequest, Service
 from veil.stores.remote import Link, RemoteStore, methods_of
 from veil.wire.exchange import AnswerCounts, Request, Response
 from veil.wire.sigv4 import AccessKey
@@ -213,12 +213,12 @@ class Worker:
         """The queue has changed: what is known of it is no longer true."""
         self._store.forget_queue(key)
 
-    async def count(self) -> Counts:
+    async def count(self) -> WorkerCounts:
         """What was counted since the last time."""
         tallies = [(*key, count) for key, count in self._service.tallies.take_fresh().items()]
         answers = [(*key, count) for key, count in self._answers.items()]
         self._answers.clear()
-        return Counts(tallies, answers)
+        return WorkerCounts(tallies, answers)
 
     async def reload(self, keys: list[AccessKey]) -> None:
         """These keys count from now on, and the certificate that is in its file."""
@@ -262,7 +262,7 @@ class Worker:
 
     # ---- the owner of the store, as our service has it (Owner)
 
-    async def long_poll(self, queue: Queue, wanted: Receive) -> list[StoredMessage]:
+    async def long_poll(self, queue: Queue, wanted: ReceiveRequest) -> list[StoredMessage]:
         poll = next(self._polls)
         answer = self._link.ask("long_poll", queue, poll, wanted)
         try:

@@ -12,7 +12,7 @@ from typing import Final
 
 from veil.core.clock import Clock, Timer, Trouble
 from veil.service.attempts import LiveAttempts
-from veil.service.history import History
+from veil.service.history import QueueHistory
 
 # ---- counters
 
@@ -64,7 +64,7 @@ class Activity:
         self,
         clock: Clock,
         tallies: Tallies,
-        history: History | None = None,
+        history: QueueHistory | None = None,
         each_second: Callable[[], None] = lambda: None,
         trouble_at: Callable[[int], Trouble | None] = lambda now_ms: None,
         *,

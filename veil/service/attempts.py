@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from veil.core.attempt import PATIENCE_MIN_MS, Outcome, Said, patience_ms
+from veil.core.attempt import PATIENCE_MIN_MS, AttemptOutcome, Said, patience_ms
 from veil.core.clock import Clock, Trouble
 from veil.core.decide import graced_deadline_ms
 from veil.core.effect import HolderLate, HolderSeen, HolderSign, HolderSilent
@@ -57,7 +57,7 @@ class EndedAttempt(NamedTuple):
     said: Said | None = None
 
 
-class Consumer:
+class KnownConsumer:
     """One caller: what it did since the server started, as far as it is remembered."""
 
     def __init__(self, caller: Caller, now_ms: int) -> None:
@@ -78,7 +78,7 @@ class Consumer:
         self.outcomes[outcome] += count
 
 
-class Holder(NamedTuple):
+class KnownHolder(NamedTuple):
     """What is known about who holds a message in flight, or held it until its attempt was over."""
 
     caller: Caller
@@ -93,7 +93,7 @@ class Holder(NamedTuple):
     said: Said | None = None
 
 
-class LeaseChange(NamedTuple):
+class ChangedLease(NamedTuple):
     """What has become of one lease of a claim since its receive."""
 
     renewals: int
@@ -108,27 +108,27 @@ class Claim:
 
     __slots__ = ("changes", "consumer", "deadline_ms", "deliveries", "message_ids", "queue", "received_at_ms")
 
-    def __init__(self, consumer: Consumer, queue: Queue, received_at_ms: int, deadline_ms: int) -> None:
+    def __init__(self, consumer: KnownConsumer, queue: Queue, received_at_ms: int, deadline_ms: int) -> None:
         self.consumer = consumer
         self.queue = queue
         self.received_at_ms = received_at_ms
         self.deadline_ms = deadline_ms
         self.message_ids: dict[int, str] = {}  # by seq
-        self.changes: dict[int, LeaseChange] | None = None  # by seq
+        self.changes: dict[int, ChangedLease] | None = None  # by seq
         self.deliveries: dict[int, int] | None = None  # of messages that were received before, by seq
 
-    def change_of(self, seq: int) -> LeaseChange | None:
+    def change_of(self, seq: int) -> ChangedLease | None:
         """What has become of that lease, if anything has."""
         return None if self.changes is None else self.changes.get(seq)
 
-    def holder_of(self, seq: int) -> Holder:
+    def holder_of(self, seq: int) -> KnownHolder:
         """Who holds that lease, and since when."""
         facts = (self.consumer.caller, self.queue, seq, self.message_ids[seq], self.received_at_ms)
         change = self.change_of(seq)
         if change is None:
-            return Holder(*facts, self.deadline_ms)
+            return KnownHolder(*facts, self.deadline_ms)
         last_ms = change.last_ms if change.renewals else None
-        return Holder(*facts, change.deadline_ms, change.renewals, last_ms, change.outcome, change.said)
+        return KnownHolder(*facts, change.deadline_ms, change.renewals, last_ms, change.outcome, change.said)
 
     def deadline_of(self, seq: int) -> int:
         """When that lease lapses."""
@@ -141,7 +141,7 @@ class Claim:
 
 
 class _Lapse(NamedTuple):
-    consumer: Consumer
+    consumer: KnownConsumer
     queue: Queue
     message_id: str
     deadline_ms: int
@@ -192,7 +192,7 @@ class JudgedLapse(NamedTuple):
     """A lapse that its own node has judged, by what it and the others have heard."""
 
     lapse: _Lapse
-    outcome: Outcome
+    outcome: AttemptOutcome
     sign: HolderSign
 
 
@@ -214,7 +214,7 @@ class LiveAttempts:
         self._unknown_after_ms = HEARD_MS if is_shared else UNKNOWN_AFTER_MS
         self._told_after_ms = 2 * SHARE_EVERY_MS if is_shared else 0  # all nodes know what the others heard
         self._clock, self._tallies, self._handled, self._trouble_at = clock, tallies, handled, trouble_at
-        self._consumers: dict[Caller, Consumer] = {}
+        self._consumers: dict[Caller, KnownConsumer] = {}
         self._leases: dict[int, Claim] = {}  # by seq, in the order of their receives
         self._waiting: dict[int, dict[int, int]] = {}  # queue id: seq: when it is visible again
         self._lapses: dict[tuple[int, int], _Lapse] = {}  # by seq and delivery
@@ -239,7 +239,7 @@ class LiveAttempts:
         consumer.received += len(messages)
         consumer.queues[queue.id] = consumer.queues.get(queue.id, 0) + len(messages)
         if visibility_s == 0:
-            consumer.count(Outcome.GIVEN_BACK, len(messages))
+            consumer.count(AttemptOutcome.GIVEN_BACK, len(messages))
             return
         received_at_ms = messages[0].received_at_ms or now_ms
         self._hold(Claim(consumer, queue, received_at_ms, received_at_ms + visibility_s * 1000), messages)
@@ -277,14 +277,14 @@ class LiveAttempts:
         before = claim.change_of(seq)
         due_ms = claim.deadline_ms if before is None else before.deadline_ms
         if outcome is None and now_ms < due_ms and deadline_ms < due_ms:
-            outcome = Outcome.GIVEN_BACK.value
+            outcome = AttemptOutcome.GIVEN_BACK.value
         renewals = 0 if before is None else before.renewals
         if claim.changes is None:
             claim.changes = {}
         waiting = self._waiting.setdefault(claim.queue.id, {})
         if outcome is None:
             consumer.renewals += 1
-            claim.changes[seq] = LeaseChange(renewals + 1, now_ms, deadline_ms)
+            claim.changes[seq] = ChangedLease(renewals + 1, now_ms, deadline_ms)
             waiting.pop(seq, None)
         else:
             last_ms = claim.received_at_ms if before is None else before.last_ms
@@ -292,7 +292,7 @@ class LiveAttempts:
                 self._judged(claim.consumer, claim.queue, outcome)
                 ended = EndedAttempt(claim.queue, seq, claim.message_ids[seq], now_ms, outcome, said)
                 claim.consumer.recent.append(ended)
-            claim.changes[seq] = LeaseChange(renewals, last_ms, deadline_ms, outcome, said)
+            claim.changes[seq] = ChangedLease(renewals, last_ms, deadline_ms, outcome, said)
             waiting[seq] = deadline_ms
         return outcome
 
@@ -309,7 +309,7 @@ class LiveAttempts:
         consumer = self._seen(caller, now_ms)
         plain = 0
         lengths_ms: dict[int, int] = {}  # how many took that long: all of a receive did
-        is_handled = outcome == Outcome.COMPLETED and self._handled is not None
+        is_handled = outcome == AttemptOutcome.COMPLETED and self._handled is not None
         for at, seq in enumerate(seqs):
             claim = self._leases.pop(seq, None)
             change = None if claim is None or claim.changes is None else claim.changes.get(seq)
@@ -322,7 +322,7 @@ class LiveAttempts:
                 worked_ms = None if own is None else own.worked_ms
                 length_ms = now_ms - claim.received_at_ms if worked_ms is None else worked_ms
                 lengths_ms[length_ms] = lengths_ms.get(length_ms, 0) + 1
-            elif word is not None or outcome == Outcome.GIVEN_BACK:
+            elif word is not None or outcome == AttemptOutcome.GIVEN_BACK:
                 message_id = "" if claim is None else claim.message_ids[seq]
                 consumer.recent.append(EndedAttempt(queue, seq, message_id, now_ms, word or outcome, own))
             if word is None:
@@ -339,11 +339,11 @@ class LiveAttempts:
         self._seen(caller, self._clock.now_ms())
         lapse = self._lapses.pop((seq, delivery), None)
         if lapse is not None:
-            self._settle_lapse(seq, lapse, Outcome.OVERRAN)
+            self._settle_lapse(seq, lapse, AttemptOutcome.OVERRAN)
 
     # ---- what people look at
 
-    def holder(self, queue_id: int, message: StoredMessage) -> Holder | None:
+    def holder(self, queue_id: int, message: StoredMessage) -> KnownHolder | None:
         """Who holds the message in flight; None where nobody here knows: it was received before the start, or elsewhere."""
         claim = self._leases.get(message.seq)
         if claim is None or claim.queue.id != queue_id or claim.received_at_ms != message.received_at_ms:
@@ -363,12 +363,12 @@ class LiveAttempts:
                 del waiting[seq]
         return len(waiting)
 
-    def consumers(self) -> list[Consumer]:
+    def consumers(self) -> list[KnownConsumer]:
         """Every caller that is remembered, the one seen last first, with what it holds as of now."""
         self.settle()
         return sorted(self._consumers.values(), key=lambda each: each.last_seen_ms, reverse=True)
 
-    def held_by(self, consumer: Consumer) -> list[Holder]:
+    def held_by(self, consumer: KnownConsumer) -> list[KnownHolder]:
         """What one consumer holds, and what waits for a retry after it, the oldest first; a bounded number of them."""
         self._sweep(self._clock.now_ms())
         own = (claim.holder_of(seq) for seq, claim in self._leases.items() if claim.consumer is consumer)
@@ -404,7 +404,7 @@ class LiveAttempts:
         until_ms = graced_deadline_ms(deadline_ms, claim.received_at_ms, claim.queue.settings, trouble)
         if until_ms <= now_ms:
             return False
-        change = claim.change_of(seq) or LeaseChange(0, claim.received_at_ms, deadline_ms)
+        change = claim.change_of(seq) or ChangedLease(0, claim.received_at_ms, deadline_ms)
         if claim.changes is None:
             claim.changes = {}
         claim.changes[seq] = change._replace(deadline_ms=until_ms)
@@ -434,13 +434,13 @@ class LiveAttempts:
             received_at_ms = message.received_at_ms or event.at_ms
             self._hold(Claim(consumer, queue, received_at_ms, message.due_at_ms), [message])
         elif claim is not None and event.kind in ("extended", "given_back"):
-            before = claim.change_of(message.seq) or LeaseChange(0, 0, message.due_at_ms)
+            before = claim.change_of(message.seq) or ChangedLease(0, 0, message.due_at_ms)
             outcome, said = None, None
             if event.kind == "given_back":
-                outcome = event.outcome or Outcome.GIVEN_BACK.value
+                outcome = event.outcome or AttemptOutcome.GIVEN_BACK.value
                 said = Said(outcome, event.error_type, event.error_text, event.traceback)
             renewals = before.renewals + (outcome is None)
-            change = LeaseChange(renewals, event.at_ms, message.due_at_ms, outcome, said)
+            change = ChangedLease(renewals, event.at_ms, message.due_at_ms, outcome, said)
             claim.changes = {message.seq: change}
             waiting = self._waiting.setdefault(queue.id, {})
             waiting.pop(message.seq, None)
@@ -479,23 +479,23 @@ class LiveAttempts:
             lapse = self._lapses.get((seq, delivery))
             if lapse is None:
                 continue
-            caller, outcome = lapse.consumer.caller, Outcome.UNKNOWN
+            caller, outcome = lapse.consumer.caller, AttemptOutcome.UNKNOWN
             sign: HolderSign | None = None
             consumer, name = self._consumers.get(caller), _name_of(caller) if others else 0
             last_ms = [lapse.consumer.last_seen_ms, 0 if consumer is None else consumer.last_seen_ms]
             last_ms += [node.callers[name][0] for node in others or () if name in node.callers]
             if max(last_ms) > lapse.deadline_ms:
                 if lapse.consumer.speaks:
-                    outcome, sign = Outcome.OVERRAN, HolderLate(seq, delivery, lapse.deadline_ms + 1)
+                    outcome, sign = AttemptOutcome.OVERRAN, HolderLate(seq, delivery, lapse.deadline_ms + 1)
                 else:
-                    outcome, sign = Outcome.FAILED, HolderSeen(seq, delivery)
+                    outcome, sign = AttemptOutcome.FAILED, HolderSeen(seq, delivery)
             elif (
                 others is not None
                 and (consumer is lapse.consumer or self._forgot_ms <= lapse.deadline_ms)
                 and all(node.covers(lapse.deadline_ms, lapse.patience_ms) for node in others)
                 and self._is_silent(lapse, now_ms, others, active)
             ):
-                outcome, sign = Outcome.CRASHED, HolderSilent(seq, delivery)
+                outcome, sign = AttemptOutcome.CRASHED, HolderSilent(seq, delivery)
             elif now_ms - lapse.deadline_ms <= self._unknown_after_ms:
                 heappush(self._due, (now_ms + PATIENCE_MIN_MS, seq, delivery))
                 continue
@@ -509,7 +509,7 @@ class LiveAttempts:
 
     def was_no_lapse(self, judged: JudgedLapse) -> None:
         """The lease was extended, or ended, through another node."""
-        judged.lapse.consumer.count(Outcome.UNKNOWN, -1)
+        judged.lapse.consumer.count(AttemptOutcome.UNKNOWN, -1)
 
     def _is_silent(
         self,
@@ -544,7 +544,7 @@ class LiveAttempts:
         set_at_ms, deadline_ms = claim.received_at_ms, claim.deadline_ms
         if change is not None:
             set_at_ms, deadline_ms = change.last_ms, change.deadline_ms
-        claim.consumer.count(Outcome.UNKNOWN)
+        claim.consumer.count(AttemptOutcome.UNKNOWN)
         if len(self._lapses) >= LAPSES_MAX:
             del self._lapses[next(iter(self._lapses))]
         key = (seq, claim.delivery_of(seq))
@@ -553,27 +553,27 @@ class LiveAttempts:
         self._lapses[key] = lapse
         heappush(self._due, (deadline_ms + lapse.patience_ms + self._told_after_ms, *key))
 
-    def _settle_lapse(self, seq: int, lapse: _Lapse, outcome: Outcome) -> None:
-        lapse.consumer.count(Outcome.UNKNOWN, -1)
+    def _settle_lapse(self, seq: int, lapse: _Lapse, outcome: AttemptOutcome) -> None:
+        lapse.consumer.count(AttemptOutcome.UNKNOWN, -1)
         facts = (lapse.message_id, lapse.deadline_ms, outcome.value)
         lapse.consumer.recent.append(EndedAttempt(lapse.queue, seq, *facts))
         self._judged(lapse.consumer, lapse.queue, outcome)
 
-    def _judged(self, consumer: Consumer, queue: Queue, outcome: str, count: int = 1) -> None:
+    def _judged(self, consumer: KnownConsumer, queue: Queue, outcome: str, count: int = 1) -> None:
         consumer.count(outcome, count)
-        if outcome != Outcome.COMPLETED:
+        if outcome != AttemptOutcome.COMPLETED:
             self._tallies[outcome, queue.id] += count
 
-    def _seen(self, caller: Caller, now_ms: int) -> Consumer:
+    def _seen(self, caller: Caller, now_ms: int) -> KnownConsumer:
         consumer = self._consumers.get(caller) or self._newcomer(caller, now_ms)
         consumer.last_seen_ms = now_ms
         return consumer
 
-    def _newcomer(self, caller: Caller, now_ms: int) -> Consumer:
+    def _newcomer(self, caller: Caller, now_ms: int) -> KnownConsumer:
         consumers = self._consumers
         if len(consumers) >= CONSUMERS_MAX:
             longest_silent = min(consumers.values(), key=lambda each: each.last_seen_ms)
             del consumers[longest_silent.caller]
             self._forgot_ms = max(self._forgot_ms, longest_silent.last_seen_ms)
-        consumer = consumers[caller] = Consumer(caller, now_ms)
+        consumer = consumers[caller] = KnownConsumer(caller, now_ms)
         return consumer

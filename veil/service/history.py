@@ -250,7 +250,7 @@ class SeriesView(NamedTuple):
         ]
 
 
-class History:
+class QueueHistory:
     """Histories of the queues that did something last, and how every queue stood at the last look."""
 
     def __init__(self, service: Service, file: HistoryFile | None = None) -> None:

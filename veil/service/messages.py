@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from veil.core.attempt import NOTHING_SAID, Outcome, Said
+from veil.core.attempt import NOTHING_SAID, AttemptOutcome, Said
 from veil.core.errors import (
     DeduplicationMissing,
     GroupMissing,
@@ -210,7 +210,7 @@ def note_deletions(
         service.tallies["deleted", queue.id] += len(deleted)
         if attempts is not None:
             told_of = [said.get(seq) for seq in deleted] if said else ()
-            attempts.ended(queue, deleted, Outcome.COMPLETED, caller, told_of)
+            attempts.ended(queue, deleted, AttemptOutcome.COMPLETED, caller, told_of)
 
 
 # ---- extend and release
@@ -264,7 +264,7 @@ def note_extensions(
         else:
             released += 1
             if attempts is not None:
-                attempts.ended(queue, (receipt.seq,), Outcome.GIVEN_BACK, caller, (told,))
+                attempts.ended(queue, (receipt.seq,), AttemptOutcome.GIVEN_BACK, caller, (told,))
     if extended:
         service.tallies["extended", queue.id] += extended
     if released:
@@ -379,4 +379,4 @@ def note_rotations(
         if visibility_s:
             service.activity.attempts.changed(receipt.seq, visibility_s, caller)
         else:
-            service.activity.attempts.ended(queue, (receipt.seq,), Outcome.GIVEN_BACK, caller)
+            service.activity.attempts.ended(queue, (receipt.seq,), AttemptOutcome.GIVEN_BACK, caller)

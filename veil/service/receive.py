@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from types import coroutine
 from typing import Any, Final, TypeVar
 
-from veil.core.attempt import Outcome
+from veil.core.attempt import AttemptOutcome
 from veil.core.errors import InFlightLimit, QueueMissing
 from veil.core.event import NOBODY
 from veil.core.lease import HoldContent, HoldKey, HoldTally, check_name, check_number
@@ -15,7 +15,7 @@ from veil.core.message import Caller, StoredMessage
 from veil.core.message_rules import check_identifier
 from veil.core.queue import Queue
 from veil.core.receipt import Receipt
-from veil.service.service import Receive, Service
+from veil.service.service import ReceiveRequest, Service
 
 # ---- awaiting to the end what may not be cut short
 #
@@ -110,7 +110,7 @@ async def undo(
     service.tallies["undone", queue.id] += len(receipts)
     if service.activity is not None:
         seqs = [receipt.seq for receipt in receipts]
-        service.activity.attempts.ended(queue, seqs, Outcome.UNDONE, caller)
+        service.activity.attempts.ended(queue, seqs, AttemptOutcome.UNDONE, caller)
 
 
 # ---- receive
@@ -140,7 +140,7 @@ async def receive(
         check_identifier("ReceiveRequestAttemptId", attempt_id)
     if wait_s is None:
         wait_s = queue.settings.wait_s
-    wanted = Receive(count, visibility_s, wait_s, attempt_id, caller)
+    wanted = ReceiveRequest(count, visibility_s, wait_s, attempt_id, caller)
     if wait_s == 0:
         messages = await _claim(service, queue, wanted)
     elif service.owner is None:
@@ -178,7 +178,7 @@ def receipt_text(service: Service, queue: Queue, message: StoredMessage) -> str:
     return service.store.receipts.write(queue.id, message.seq, message.delivery)
 
 
-async def long_poll(service: Service, queue: Queue, wanted: Receive) -> list[StoredMessage]:
+async def long_poll(service: Service, queue: Queue, wanted: ReceiveRequest) -> list[StoredMessage]:
     """Up to so many messages as soon as there is one, in the line of all who wait at the queue; none once time is up."""
     clock, waiting = service.clock, service.waiting
     until_ms = clock.now_ms() + wanted.wait_s * 1000
@@ -213,7 +213,7 @@ async def long_poll(service: Service, queue: Queue, wanted: Receive) -> list[Sto
         waiting.leave(queue.id, room)
 
 
-def _claim(service: Service, queue: Queue, wanted: Receive) -> Awaitable[list[StoredMessage]]:
+def _claim(service: Service, queue: Queue, wanted: ReceiveRequest) -> Awaitable[list[StoredMessage]]:
     """What the store has for us now; if our caller goes away while it looks, that is given back."""
     caller = wanted.caller
     return undisturbed(

@@ -21,7 +21,7 @@ from veil.journal.attempts import JournalLookup
 from veil.service.activity import Activity, Tallies
 from veil.service.attempts import SHARE_EVERY_MS, HeardCallers, JudgedLapse, LiveAttempts, read_heard
 from veil.service.background import MoveRunners, Ticker
-from veil.service.history import History
+from veil.service.history import QueueHistory
 from veil.service.turns import Turns
 from veil.service.waiting import WaitingReceives
 from veil.stores.store import Store
@@ -53,7 +53,7 @@ _PAGE_RESTORED: Final = 500
 _PAGES_RESTORED: Final = 10
 
 
-class Receive(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class ReceiveRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a receive asks for."""
 
     count: int
@@ -70,7 +70,7 @@ class Owner(Protocol):
     do not.
     """
 
-    async def long_poll(self, queue: Queue, wanted: Receive) -> list[StoredMessage]:
+    async def long_poll(self, queue: Queue, wanted: ReceiveRequest) -> list[StoredMessage]:
         """See `service.receive`."""
 
     def delivered(self, seq: int) -> None:
@@ -110,7 +110,7 @@ class Service:
         """Take note of callers, holders and rates, from the start on; costs the hot path a little, so it is asked for. With a
         file what is known of rates and depths outlives a restart; without a history nothing is."""
         if self.activity is None:
-            history = History(self, history_file) if has_history else None
+            history = QueueHistory(self, history_file) if has_history else None
             self.activity = Activity(
                 self.clock,
                 self.tallies,

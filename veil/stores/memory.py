@@ -116,7 +116,7 @@ class Hold:
 
 
 @dataclass(slots=True)
-class Stream:
+class HoldStream:
     """Who reads a queue under names."""
 
     used_at_ms: int
@@ -135,7 +135,7 @@ class QueueContents:
     turns: dict[str | None, int] = field(default_factory=dict)
     first_sends: dict[tuple[str, str], FirstSend] = field(default_factory=dict)
     attempts: dict[str, Attempt] = field(default_factory=dict)
-    streams: dict[str, Stream] = field(default_factory=dict)
+    streams: dict[str, HoldStream] = field(default_factory=dict)
     # What was answered, and until when that is remembered, by retry key.
     sends: dict[bytes, tuple[int, list[Sent]]] = field(default_factory=dict)
     purged_at_ms: int | None = None
@@ -834,9 +834,9 @@ def _stored(effect: Enqueued, wall_ms: int) -> StoredMessage:
     )
 
 
-def _used_now(op: Operation, contents: QueueContents, name: str) -> Stream:
+def _used_now(op: Operation, contents: QueueContents, name: str) -> HoldStream:
     """The stream of that name, which is used now; a new one if there is none."""
-    stream = contents.streams.setdefault(name, Stream(op.now_ms))
+    stream = contents.streams.setdefault(name, HoldStream(op.now_ms))
     stream.used_at_ms = op.now_ms
     return stream
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from veil.core.event import NOBODY
-from veil.core.lease import State
+from veil.core.lease import HoldTally, Member, State
 from veil.core.message import PRIORITY_DEFAULT, Caller, HeldMessage, MessageAttribute, StoredMessage
 from veil.core.queue import MoveTask, QueueKey, QueueSettings, RedriveAllow, RedrivePolicy, Scan, parse_arn
 from veil.core.receipt import DELIVERY_MASK
@@ -137,3 +137,19 @@ def to_task(row: Any) -> MoveTask:
     target = parse_arn(destination) if destination else None
     task = MoveTask(task_id, parse_arn(source), target, *progress)
     return task if scan is None else replace(task, scan=_scan_decoder.decode(scan))
+
+
+# ---- holds: how far a call that goes through many of them has come
+
+HOLDS_AT_ONCE: Final = 100
+HoldCursor = tuple[int, int]  # batch and part of the hold that a step came to
+START: Final[HoldCursor] = (-1, -1)
+encode_members: Final = msgspec.msgpack.Encoder().encode
+decode_members: Final = msgspec.msgpack.Decoder(list[Member]).decode
+
+
+class HoldStep(NamedTuple):
+    """What a step did, and how far it came; None: to the end."""
+
+    tally: HoldTally
+    cursor: HoldCursor | None

@@ -175,7 +175,7 @@ class ConsumerHarness:
         self._sent += 1
         own = {name: _attribute(value) for name, value in (attributes or {}).items()}
         if type is not None:
-            own[self._app.settings.message_type_attribute] = Attribute("String", type)
+            own[self._app.settings.message_type_attribute] = Attribute.of("String", type)
         fifo = self.queue_name.endswith(".fifo")
         return await self.api.send(
             self.queue_name,
@@ -302,4 +302,4 @@ class ConsumerHarness:
 def _attribute(value: str | bytes | Attribute) -> Attribute:
     if isinstance(value, Attribute):
         return value
-    return Attribute("Binary" if isinstance(value, bytes) else "String", value)
+    return Attribute.of("Binary" if isinstance(value, bytes) else "String", value)

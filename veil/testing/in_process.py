@@ -189,7 +189,10 @@ class _InProcessApi(QueueApi):
         delay_s: int | None = None,
     ) -> str:
         self._owner.injected("send")
-        own = {name: MessageAttribute(*attribute) for name, attribute in (attributes or {}).items()}
+        own = {
+            name: MessageAttribute(attribute.data_type, attribute.value)
+            for name, attribute in (attributes or {}).items()
+        }
         draft = Draft(body, own or None, None, delay_s, group, deduplication_id)
         try:
             (answer,) = await send(self._service, await self._queue(url), [draft], sender=ACCOUNT)
@@ -224,7 +227,7 @@ class _InProcessApi(QueueApi):
             message.message_id,
             receipt_text(self._service, queue, message),
             message.body,
-            {name: Attribute(*attribute) for name, attribute in (message.attributes or {}).items()},
+            {name: Attribute.of(*attribute) for name, attribute in (message.attributes or {}).items()},
             {name: str(value) for name, value in system.items() if value is not None},
             asked_at_s,
         )

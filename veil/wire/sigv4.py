@@ -53,7 +53,7 @@ class Signer:
 
 
 @dataclass(slots=True)
-class _Claim:
+class _SignatureClaim:
     """What a request says about its own signature; nothing of it is believed yet."""
 
     credential: str
@@ -132,7 +132,7 @@ class Verifier:
             raise SignatureMismatch
         return Signer(key, region)
 
-    def _check_time(self, claim: _Claim, now_ms: int) -> None:
+    def _check_time(self, claim: _SignatureClaim, now_ms: int) -> None:
         signed_ms = _instant_ms(claim.timestamp)
         if signed_ms is None:
             raise SignatureMalformed(f"Date must be in ISO-8601 'basic format'. Got '{claim.timestamp}'.")
@@ -192,7 +192,7 @@ def read_scope(text: str) -> tuple[str | None, str | None]:
     return parts[0] or None, region
 
 
-def _claim_in_header(authorization: str, request: Request) -> _Claim:
+def _claim_in_header(authorization: str, request: Request) -> _SignatureClaim:
     algorithm, _, rest = authorization.partition(" ")
     if algorithm != ALGORITHM:
         raise SignatureMalformed(
@@ -216,7 +216,7 @@ def _claim_in_header(authorization: str, request: Request) -> _Claim:
         raise SignatureMalformed(" ".join(reasons))
     if date_header == "date":
         timestamp = _timestamp_of_http_date(timestamp)
-    return _Claim(
+    return _SignatureClaim(
         fields["Credential"],
         fields["SignedHeaders"],
         fields["Signature"],
@@ -230,7 +230,7 @@ def _claim_in_header(authorization: str, request: Request) -> _Claim:
 _CLAIMED = ("X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders")
 
 
-def _claim_in_query(request: Request) -> _Claim:
+def _claim_in_query(request: Request) -> _SignatureClaim:
     fields: dict[str, str] = {}
     signed: list[tuple[bytes, bytes]] = []
     for pair in query_pairs(request.query):
@@ -258,7 +258,7 @@ def _claim_in_query(request: Request) -> _Claim:
         expires.isascii() and expires.isdigit() and len(expires) <= 6 and 1 <= int(expires) <= EXPIRES_S_MAX
     ):
         raise SignatureMalformed(f"X-Amz-Expires must be 1 to {EXPIRES_S_MAX} seconds, got '{expires}'.")
-    return _Claim(
+    return _SignatureClaim(
         fields["X-Amz-Credential"],
         fields["X-Amz-SignedHeaders"],
         fields["X-Amz-Signature"],
@@ -269,7 +269,7 @@ def _claim_in_query(request: Request) -> _Claim:
     )
 
 
-def _check_coverage(claim: _Claim, headers: Mapping[str, str]) -> None:
+def _check_coverage(claim: _SignatureClaim, headers: Mapping[str, str]) -> None:
     names = claim.signed_headers.split(";")
     signed = frozenset(names)
     # Each name makes a line of its header's length: repeated, a small request would stand for a text of gigabytes.

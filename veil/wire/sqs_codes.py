@@ -225,7 +225,7 @@ WORDS: Final[dict[type[e.VeilError], _Wording | tuple[Code, str | None]]] = {
     policy.AccountRefused: _account_refused,
     policy.ActionsMissing: (MISSING, "The request must contain the parameter Actions."),
     policy.ActionsTooMany: (_OVER_LIMIT, "{count} Actions were found, maximum allowed is {count_max}."),
-    policy.ActionUnknown: (INVALID_VALUE,
+    policy.PolicyActionUnknown: (INVALID_VALUE,
         f"{_ACTION_NAME}Must be * or one of {', '.join(sorted(policy.GRANTABLE_ACTIONS))}."),
     policy.ActionOwnerOnly: (INVALID_VALUE,
         f"{_ACTION_NAME}Only the queue owner is allowed to invoke this action."),

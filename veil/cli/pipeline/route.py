@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from veil.pipeline.queues import QueueAddress, QueueClient
-    from veil.pipeline.routing.router import Prepared, Routed, Verdict
+    from veil.pipeline.routing.router import BandVerdict, Prepared, Routed
     from veil.pipeline.routing.rules import Band, RouteTable
 
 
-def show_verdicts(verdicts: Sequence[Verdict], *, as_json: bool) -> None:
+def show_verdicts(verdicts: Sequence[BandVerdict], *, as_json: bool) -> None:
     """Each class with its band and the reason."""
     for each in verdicts:
         data = {
@@ -86,7 +86,7 @@ def show_prepared(prepared: Sequence[Prepared]) -> None:
             talk(f"{queue} has a timeout of {timeout}, not {words.exact_length(meant_s)}; {change}")
 
 
-class Counts:
+class RouteCounts:
     """Messages by route, told as they go."""
 
     def __init__(self, as_json: bool) -> None:
@@ -240,7 +240,7 @@ def route(
         # All that can be wrong with the queues is found before Spark is started.
         show_prepared(prepare_targets(client, table, create=create_queues))
         with spark_session(*spark, "pipeline route", quiet=as_json) as session:
-            counts = Counts(as_json)
+            counts = RouteCounts(as_json)
             options = (("maxMessagesPerTrigger", str(max_messages)),)
             router = Router(session, place, learned.state, current, counts.add, options, error_path, parts)
             query = router.start(once=once, every_s=every)

@@ -22,7 +22,7 @@ from veil.consumer.renewal.policies import LIFETIME_S, RenewalPolicy, Window
 
 if TYPE_CHECKING:
     from veil.journal.storage import Storage
-    from veil.pipeline.timeouts.recommendation import Renewal, Schedule
+    from veil.pipeline.timeouts.recommendation import Schedule, ScheduledRenewal
 
 _LIFETIME_MARGIN_S: Final = 1  # as the keeper leaves it
 
@@ -43,11 +43,11 @@ POLICIES: Final[Mapping[str, Callable[[int], RenewalPolicy]]] = {
 }
 
 
-def played(name: str, timeout_s: int) -> Iterator[Renewal]:
+def played(name: str, timeout_s: int) -> Iterator[ScheduledRenewal]:
     """The renewals of one lease from its receive on, until the policy or the twelve hours end them: as a keeper plays it whose
     every call succeeds at once."""
     from veil.pipeline.timeouts.recommendation import (
-        Renewal,
+        ScheduledRenewal,
     )  # here: it needs numpy, and help is for those who lack it too
 
     policy = POLICIES[name](timeout_s)
@@ -69,7 +69,7 @@ def played(name: str, timeout_s: int) -> Iterator[Renewal]:
         if ask_s == 0 or (ask_s > left_s and now_s + left_s <= window.deadline_s):
             return
         window.asked_at_s, window.deadline_s = now_s, now_s + min(ask_s, left_s)
-        yield Renewal(now_s, window.deadline_s)
+        yield ScheduledRenewal(now_s, window.deadline_s)
         if ask_s > left_s:
             return
 
@@ -77,7 +77,7 @@ def played(name: str, timeout_s: int) -> Iterator[Renewal]:
 SCHEDULES: Final[Mapping[str, Schedule]] = {name: partial(played, name) for name in POLICIES}
 
 
-class Policy(StrEnum):
+class RenewalChoice(StrEnum):
     """How consumers renew, as the recommendation assumes."""
 
     NONE = "none"
@@ -125,7 +125,9 @@ def timeouts(
     since: date | None = option(
         "--since DATE", "Only count messages sent on this day (UTC) or later.", read_date
     ),
-    policy: Policy = option("--policy", "How the consumers renew their leases.", default=Policy.NONE),
+    policy: RenewalChoice = option(
+        "--policy", "How the consumers renew their leases.", default=RenewalChoice.NONE
+    ),
     queue: list[str] | None = option("--queue NAME", "Only this queue. Can be repeated."),
     as_json: AsJson = False,
 ) -> None:

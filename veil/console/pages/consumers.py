@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from veil.console.visit import Visit
 from veil.console.web import NotFound, link, page, view
-from veil.core.attempt import Outcome
-from veil.service.attempts import CONSUMERS_MAX, Consumer, EndedAttempt, Holder
+from veil.core.attempt import AttemptOutcome
+from veil.service.attempts import CONSUMERS_MAX, EndedAttempt, KnownConsumer, KnownHolder
 from veil.wire.exchange import Response
 
 PAGE_ROWS: Final = 100
@@ -30,7 +30,9 @@ async def consumer_page(visit: Visit) -> Response:
         title="Consumer",
         each=found,
         outcomes=[
-            (outcome.label, found.outcomes[outcome]) for outcome in Outcome if found.outcomes.get(outcome)
+            (outcome.label, found.outcomes[outcome])
+            for outcome in AttemptOutcome
+            if found.outcomes.get(outcome)
         ],
         held=[row for row in attempts.held_by(found) if row.queue.key.account == account],
         ended=[row for row in reversed(found.recent) if row.queue.key.account == account],
@@ -38,13 +40,13 @@ async def consumer_page(visit: Visit) -> Response:
     )
 
 
-def _mark(consumer: Consumer) -> str:
+def _mark(consumer: KnownConsumer) -> str:
     """Names the consumer in addresses: the same after a restart of the server."""
     caller = "\0".join(each or "" for each in consumer.caller).encode("utf-8", "surrogatepass")
     return blake2b(caller, digest_size=8).hexdigest()
 
 
-def _message_address(row: Holder | EndedAttempt) -> str:
+def _message_address(row: KnownHolder | EndedAttempt) -> str:
     return link("queues", row.queue.key.region, row.queue.name, "messages", str(row.seq))
 
 

@@ -12,7 +12,7 @@ from veil.console.visit import Visit
 from veil.console.web import view
 from veil.core.limits import IN_FLIGHT_MAX
 from veil.core.queue import Queue, QueueCounts, QueueKey
-from veil.service.history import MINUTES, History, QueueDepth
+from veil.service.history import MINUTES, QueueDepth, QueueHistory
 from veil.words import exact_length, plural, rough_length
 
 TROUBLES_SHOWN: Final = 20
@@ -144,7 +144,7 @@ async def look(visit: Visit) -> Mapping[str, Any]:
 
 
 def _facts(
-    history: History,
+    history: QueueHistory,
     queue: Queue,
     depth: QueueDepth,
     now_ms: int,

@@ -16,7 +16,7 @@ from veil.console.changes import Change, Difference, queue_command
 from veil.console.visit import Visit
 from veil.console.web import NotFound, Refused, Role, change, link, page
 from veil.core import autopilot
-from veil.core.autopilot import AutopilotState, QueueState, StateUnreadable, decode_state
+from veil.core.autopilot import AutopilotState, PilotedQueue, StateUnreadable, decode_state
 from veil.core.findings import (
     FILE,
     NO_RENEWAL,
@@ -90,7 +90,7 @@ def _content(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def verdict(finding: Finding, present_s: float | None = None, pilot: QueueState | None = None) -> str:
+def verdict(finding: Finding, present_s: float | None = None, pilot: PilotedQueue | None = None) -> str:
     """What to think of the timeout: too short, too long, right, or that nobody knows."""
     judged = None if pilot is None or pilot.seen_s != present_s else pilot.last
     if judged is not None and judged.code == autopilot.RIGHT:
@@ -166,7 +166,7 @@ class JudgedFinding(NamedTuple):
     finding: Finding
     queue: Queue | None
     verdict: str
-    pilot: QueueState | None
+    pilot: PilotedQueue | None
 
 
 class NotApplied(Refused):
@@ -280,7 +280,7 @@ def _whole(visit: Visit, findings: Findings | None) -> list[Finding]:
     return [each for each in found if each.message_type is None and each.account == visit.identity.account]
 
 
-def _pilot_of(pilot: AutopilotState | None, key: QueueKey) -> QueueState | None:
+def _pilot_of(pilot: AutopilotState | None, key: QueueKey) -> PilotedQueue | None:
     """What the autopilot remembers of a queue. It looks after the queues of one region and account, and knows them by name."""
     if pilot is None or (pilot.region, pilot.account) != (key.region, key.account):
         return None

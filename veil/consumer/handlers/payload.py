@@ -12,12 +12,12 @@ from veil.consumer.message import Content
 
 # ---- errors
 #
-# HandlerRefused      the function cannot be a handler; said when it is decorated
+# HandlerRefused         the function cannot be a handler; said when it is decorated
 # HandlingError
-# ├── PayloadRefused  the body is not what the handler asks for: no retry will mend it
-# ├── LeaseLost       the message is, or may be, somebody else's: whatever came of it is not kept
-# ├── ItemFailed      a batch handler named this message as failed
-# └── AnswerRefused   a handler or a middleware returned what nobody can act upon
+# ├── PayloadRefused     the body is not what the handler asks for: no retry will mend it
+# ├── HandlingCancelled  the message is, or may be, somebody else's: whatever came of it is not kept
+# ├── ItemFailed         a batch handler named this message as failed
+# └── AnswerRefused      a handler or a middleware returned what nobody can act upon
 
 
 class HandlerRefused(TypeError):
@@ -36,7 +36,7 @@ class PayloadRefused(HandlingError):
     """The message is poison: what the handler asks for cannot be made of it."""
 
 
-class LeaseLost(HandlingError):
+class HandlingCancelled(HandlingError):
     """The handler was cancelled because its lease was lost."""
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Final
 
-from veil.consumer.handlers.payload import AnswerRefused, LeaseLost, PayloadRefused
+from veil.consumer.handlers.payload import AnswerRefused, HandlingCancelled, PayloadRefused
 from veil.consumer.handlers.signature import Dependency, is_coroutine_function
 from veil.consumer.lease import Lease
 from veil.consumer.message import Message
@@ -147,7 +147,7 @@ class Judge:
 
     def failed(self, message: Message, error: BaseException, *, trace: bool = True) -> Outcome | None:
         """What becomes of a message whose handling ended in this error; the trace may have been told before."""
-        if message.lease.lost or isinstance(error, LeaseLost):
+        if message.lease.lost or isinstance(error, HandlingCancelled):
             return None
         trail = users_traceback(error)
         exc_info = (type(error), error, trail) if trace else None
@@ -237,8 +237,8 @@ class Judge:
 
 
 async def run_async(begun: Awaitable[Any], leases: Sequence[Lease]) -> Any:
-    """The result of a coroutine, awaited in the present task; LeaseLost when it was cancelled because every lease was. Without
-    leases nothing cancels it."""
+    """The result of a coroutine, awaited in the present task; raises HandlingCancelled when every lease is lost. Without leases
+    nothing cancels it."""
     if not leases:
         return await begun
     watch = _Watch(leases)
@@ -246,7 +246,7 @@ async def run_async(begun: Awaitable[Any], leases: Sequence[Lease]) -> Any:
         result = await begun
     except asyncio.CancelledError:
         if watch.close():
-            raise LeaseLost(leases[0].why) from None
+            raise HandlingCancelled(leases[0].why) from None
         raise
     except BaseException:
         watch.close()

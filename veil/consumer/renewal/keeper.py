@@ -13,9 +13,9 @@ from concurrent.futures import Future
 from random import Random
 from typing import Any, Protocol
 
-from veil.client.api import ApiError, Backoff, Failure
+from veil.client.api import ApiError, Failure, RetryBackoff
 from veil.client.client import with_retries
-from veil.consumer.lease import Lease, LeaseLost, LeaseState, Settling
+from veil.consumer.lease import Lease, LeaseLost, LeaseStatus, Settling
 from veil.consumer.renewal.ledger import Flight, LeaseEvent, Ledger
 from veil.consumer.renewal.policies import RenewalPolicy
 
@@ -109,7 +109,7 @@ steady_s: Callable[[], float] = (
 _NAP_MAX_S = 1.0
 _LATE_S = 0.5
 _BY_HAND_TRIES, _BY_HAND_TIMEOUT_S = 5, 5.0
-_BY_HAND_BACKOFF = Backoff(first_s=0.3, max_s=0.3, jitter=2 / 3)
+_BY_HAND_BACKOFF = RetryBackoff(first_s=0.3, max_s=0.3, jitter=2 / 3)
 
 
 class LeaseKeeper(Keeper):
@@ -329,7 +329,7 @@ class LeaseKeeper(Keeper):
 
     async def _asked(self, lease: Lease, visibility_s: int) -> float:
         """Ask for that window; until when it lasts."""
-        if lease.state is not LeaseState.HELD:
+        if lease.state is not LeaseStatus.HELD:
             raise LeaseLost(lease.why or "the lease has ended")
         asked_at_s = self._monotonic()
         (problem,) = await self._extend(lease.queue_url, [(lease.receipt, visibility_s)], _BY_HAND_TIMEOUT_S)

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from veil.client.api import ApiError, Failure
-from veil.consumer.lease import Lease, LeaseLost, LeaseState, Settling
+from veil.consumer.lease import Lease, LeaseLost, LeaseStatus, Settling
 from veil.consumer.renewal.keeper import Keeper, KeeperEvents, LeaseKeeper, RenewalApi, promise, steady_s
 from veil.consumer.renewal.policies import RenewalPolicy
 
@@ -194,7 +194,7 @@ class KeeperProcess(Keeper):
         """Keep the leases from now on."""
         with self._lock:
             for lease in leases:
-                if lease in self._by_lease or lease.noticed is not LeaseState.HELD:
+                if lease in self._by_lease or lease.noticed is not LeaseStatus.HELD:
                     continue
                 if self._pipe is None:  # given up: it lasts as long as the receive made it
                     lease.lost_at_s = steady_s() + lease.visibility_s
@@ -361,7 +361,7 @@ def _error(failure: str, code: str, message: str) -> ApiError:
 _PARENT_CHECK_S = 0.5
 
 
-class Helper(KeeperEvents):
+class KeeperHelper(KeeperEvents):
     """The parent's leases by number, and a keeper for them, whose events are told to the parent."""
 
     def __init__(self, api: RenewalApi, policy: RenewalPolicy, tell: Callable[..., None]) -> None:
@@ -456,7 +456,7 @@ async def _serve(heard_fd: int, told_fd: int) -> None:
         tell("ready", f"{type(problem).__name__}: {problem}")
         transport.close()
         return
-    helper = Helper(api, policy, tell)
+    helper = KeeperHelper(api, policy, tell)
     await helper.keeper.start()
     # The end of the pipe may be held open by a fork of the parent that outlives it.
     orphaned = loop.create_task(_watch(parent))

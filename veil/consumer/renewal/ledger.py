@@ -20,7 +20,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from veil.client.api import ApiError, Failure
-from veil.consumer.lease import Lease, LeaseState
+from veil.consumer.lease import Lease, LeaseStatus
 from veil.consumer.renewal.policies import LIFETIME_S, RenewalPolicy, Window
 
 # ---- leases
@@ -116,7 +116,7 @@ class Ledger:
             self._epoch_s = now_s
         alike: dict[tuple[str, float, float], list[Lease]] = {}
         for lease in leases:
-            if lease not in self._table and lease.noticed is LeaseState.HELD:
+            if lease not in self._table and lease.noticed is LeaseStatus.HELD:
                 alike.setdefault((lease.kind, lease.received_at_s, lease.deadline_s), []).append(lease)
         for same in alike.values():
             first = same[0]
@@ -147,7 +147,7 @@ class Ledger:
             held = self._table.get(lease)
             if held is None:
                 continue
-            if held.together and (lease.noticed is LeaseState.LOST or now_s >= lease.lost_at_s):
+            if held.together and (lease.noticed is LeaseStatus.LOST or now_s >= lease.lost_at_s):
                 held = self._apart(lease, held)
             if held.flying:
                 flying.append(held)
@@ -202,7 +202,7 @@ class Ledger:
                 self._part(held)
             elif self._is_lost(held, now_s):
                 lost.append(self._lose(held))
-            elif held.lease.noticed is LeaseState.ENDED:  # and whoever ended it forgot to say so
+            elif held.lease.noticed is LeaseStatus.ENDED:  # and whoever ended it forgot to say so
                 self._remove(held)
             else:
                 self._look(held, now_s, events, flights)
@@ -394,7 +394,7 @@ class Ledger:
     # Not `lease.lost`, which may call whoever waits for it while the caller has us locked.
     def _is_lost(self, held: Held, now_s: float) -> bool:
         state = held.lease.noticed
-        return state is LeaseState.LOST or (state is LeaseState.HELD and now_s >= self.lost_at_s(held))
+        return state is LeaseStatus.LOST or (state is LeaseStatus.HELD and now_s >= self.lost_at_s(held))
 
     def _lose(self, held: Held, why: str = "") -> LeaseEvent:
         self._remove(held)

@@ -30,8 +30,8 @@ from veil.core.autopilot import (
     DecisionKind,
     Intent,
     Mode,
+    PilotedQueue,
     PolicyUnreadable,
-    QueueState,
     decode_state,
     encode_state,
     read_policy,
@@ -106,7 +106,7 @@ class Autopilot:
     default: AutopilotPolicy = field(default_factory=AutopilotPolicy)
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
     find_all: Callable[[Mapping[tuple[str, str], Goal]], Findings | None] = lambda goals: None
-    tell: Callable[[str, QueueState, Decision], None] = lambda queue, state, decision: None
+    tell: Callable[[str, PilotedQueue, Decision], None] = lambda queue, state, decision: None
     on_step: Callable[[str], None] = lambda step: None
     has_claimed: bool = False  # a queue, by the last look: the next one may change it
 
@@ -153,7 +153,7 @@ class Autopilot:
     def _look_at(
         self, name: str, policy: AutopilotPolicy, work: Work, memory: Memory, manifest: Manifest, now_ms: int
     ) -> None:
-        state = self.state.queues.get(name, QueueState())
+        state = self.state.queues.get(name, PilotedQueue())
         timeout_s = self.queues.timeout_s(name)
         if timeout_s is None:
             return
@@ -193,7 +193,7 @@ class Autopilot:
         else:
             self._make(name, policy, replace(state, last=act), act)
 
-    def _make(self, name: str, policy: AutopilotPolicy, state: QueueState, decision: Decision) -> None:
+    def _make(self, name: str, policy: AutopilotPolicy, state: PilotedQueue, decision: Decision) -> None:
         assert decision.after_s is not None
         intent = Intent(id=secrets.token_hex(8), decision=decision, rest_s=policy.rest_s)
         self._keep(name, replace(state, intent=intent))
@@ -231,7 +231,7 @@ class Autopilot:
             cleared = replace(state, intent=None, found_ms=0)
             self._keep(name, changed(cleared, decision, intent.rest_s) if is_made else cleared)
 
-    def _told(self, name: str, state: QueueState, decisions: list[Decision]) -> None:
+    def _told(self, name: str, state: PilotedQueue, decisions: list[Decision]) -> None:
         """Record what was decided: what happened always, that nothing is to be done once for each reason."""
         for each in decisions:
             last = state.last
@@ -245,7 +245,7 @@ class Autopilot:
             state = replace(state, last=each)
         self._put(name, state)
 
-    def _advised(self, name: str, policy: AutopilotPolicy, state: QueueState, now_ms: int) -> QueueState:
+    def _advised(self, name: str, policy: AutopilotPolicy, state: PilotedQueue, now_ms: int) -> PilotedQueue:
         """The state with what a timeout cannot mend: recorded when it is new, and told once a day."""
         own = [each for each in self._findings.findings if each.queue == name] if self._findings else []
         whole = next((each for each in own if each.message_type is None), None)
@@ -318,12 +318,12 @@ class Autopilot:
                 told = Decision(
                     kind=DecisionKind.NOTHING, code=f"tag {tags[TAG]}", reason=reason, at_ms=now_ms
                 )
-                self._told(name, self.state.queues.get(name, QueueState()), [told])
+                self._told(name, self.state.queues.get(name, PilotedQueue()), [told])
             else:
                 if policy.mode is Mode.OFF:
                     continue
             found[name] = policy
-            state, resumed = self.state.queues.get(name, QueueState()), tags.get(RESUME_TAG, "")
+            state, resumed = self.state.queues.get(name, PilotedQueue()), tags.get(RESUME_TAG, "")
             if state.resumed not in (None, resumed):
                 # It goes on from the timeout of that moment; one that was set later is a person's again.
                 seen_s = _number(resumed.partition(" ")[2]) or state.seen_s
@@ -344,10 +344,10 @@ class Autopilot:
 
     # ---- the state
 
-    def _put(self, name: str, state: QueueState) -> None:
+    def _put(self, name: str, state: PilotedQueue) -> None:
         self.state = replace(self.state, queues={**self.state.queues, name: state})
 
-    def _keep(self, name: str, state: QueueState) -> None:
+    def _keep(self, name: str, state: PilotedQueue) -> None:
         self._put(name, state)
         self._save()
 

@@ -21,7 +21,7 @@ from veil.core.autopilot import (
     Decision,
     DecisionKind,
     Mode,
-    QueueState,
+    PilotedQueue,
     Watch,
     decide,
     drift,
@@ -76,7 +76,7 @@ def look(
     policy: AutopilotPolicy,
     work: Work,
     memory: Memory,
-    state: QueueState,
+    state: PilotedQueue,
     timeout_s: int,
     *,
     attempts: Callable[[Watch], Attempts],
@@ -84,7 +84,7 @@ def look(
     now_ms: int,
     timelines: Timelines | None = None,
     due: bool = True,
-) -> tuple[QueueState, list[Decision]]:
+) -> tuple[PilotedQueue, list[Decision]]:
     """The state to go on with, and what was decided; a change that is to be made comes last.
 
     Where a finding is not `due`, only a change that is being watched is looked at.
@@ -124,13 +124,13 @@ def look(
     return replace(state, found_ms=now_ms), decisions
 
 
-def is_due(state: QueueState, now_ms: int) -> bool:
+def is_due(state: PilotedQueue, now_ms: int) -> bool:
     """Whether another finding is worth its time: once an hour, and more often while the evidence is still coming in."""
     is_open = state.last is None or state.last.code in UNSETTLED
     return now_ms - state.found_ms >= (_SOON_MS if is_open else HOUR_MS)
 
 
-def changed(state: QueueState, decision: Decision, rest_s: int) -> QueueState:
+def changed(state: PilotedQueue, decision: Decision, rest_s: int) -> PilotedQueue:
     """The state once a change has been made, or taken back."""
     assert decision.after_s is not None and decision.before_s is not None
     state = replace(state, changes_ms=(*state.changes_ms[-2:], decision.at_ms))
@@ -149,8 +149,8 @@ def changed(state: QueueState, decision: Decision, rest_s: int) -> QueueState:
 
 
 def _judged(
-    policy: AutopilotPolicy, state: QueueState, watch: Watch, seen: Attempts, now_ms: int
-) -> tuple[QueueState, list[Decision]]:
+    policy: AutopilotPolicy, state: PilotedQueue, watch: Watch, seen: Attempts, now_ms: int
+) -> tuple[PilotedQueue, list[Decision]]:
     said, share = judge(watch, policy.target, seen, now_ms)
     if said is None:
         return state, []
@@ -165,8 +165,8 @@ def _judged(
 
 
 def _drifted(
-    memory: Memory, state: QueueState, timeout_s: int, newest_ms: int, now_ms: int
-) -> tuple[QueueState, list[Decision]]:
+    memory: Memory, state: PilotedQueue, timeout_s: int, newest_ms: int, now_ms: int
+) -> tuple[PilotedQueue, list[Decision]]:
     """Compare the latest hours with those before, once for each hour that is over and whose attempts have ended."""
     end_ms = (newest_ms - timeout_s * 1000) // HOUR_MS * HOUR_MS
     if end_ms <= state.drift_ms or not memory.hours:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from veil.client.api import ApiError, Failure
+from veil.client.api import ApiError, Attribute, Failure
 from veil.journal.storage import Storage
 from veil.pipeline.dead_letters.queue import (
     ENTRIES_MAX,
@@ -29,7 +29,7 @@ from veil.pipeline.dead_letters.queue import (
     parquet_in,
 )
 from veil.pipeline.lifecycles.lock import only_run
-from veil.pipeline.queues import RETRY_S, AttributeValue
+from veil.pipeline.queues import RETRY_S
 from veil.pipeline.sql import F
 
 if TYPE_CHECKING:
@@ -336,7 +336,7 @@ def _entry(run: RedriveRun, row: dict[str, Any]) -> Entry:
     if row["new_body"] is not None:
         entry["MessageBody"] = row["new_body"]
     if row["new_attributes"] is not None:
-        entry["MessageAttributes"] = {name: AttributeValue(**value) for name, value in row["new_attributes"]}
+        entry["MessageAttributes"] = {name: Attribute(**value) for name, value in row["new_attributes"]}
     return entry
 
 

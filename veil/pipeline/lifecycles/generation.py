@@ -105,7 +105,7 @@ class WrittenFile(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class GenerationWork:
     """All that a task must know, wherever it runs."""
 
     journal: str
@@ -312,7 +312,7 @@ class Generation:
         spark = self._session(sum(each.size for each in self._found.segments))
         return run_here(stages, rows) if spark is None else run_on_spark(spark, stages, rows)
 
-    def _work(self, minutes: Mapping[int, int], newest_ms: int, *, time_has_passed: bool) -> Work:
+    def _work(self, minutes: Mapping[int, int], newest_ms: int, *, time_has_passed: bool) -> GenerationWork:
         before, touched = self._before, set(self.touched)
         stored_hours = {part: before.hours[part] for part in self.touched if part in before.hours}
         days = sorted({day_of(part) for part in touched})
@@ -330,7 +330,7 @@ class Generation:
             stored |= {(HOURS, part): hour.queue_hours for part, hour in stored_hours.items()}
             stored |= {(DAYS, day): before.days.get(day, ()) for day in days}
             stored |= {(MONTHS, month): before.months.get(month, ()) for month in months}
-        return Work(
+        return GenerationWork(
             journal=self._journal.uri,
             tables=self._tables.uri,
             folder=self._folder,

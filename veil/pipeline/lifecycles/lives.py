@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute as pc
 
-from veil.core.attempt import Outcome
+from veil.core.attempt import AttemptOutcome
 from veil.pipeline.lifecycles.columns import (
     INSTANT,
     NONE,
@@ -391,18 +391,18 @@ def outcomes(facts: Mapping[str, Any], now: int) -> Coded:
 
     return Coded.first_of(
         [
-            (Outcome.UNDONE, known("undone_at")),
-            (Outcome.FAILED, said.is_in(Outcome.FAILED)),
-            (Outcome.GIVEN_BACK, said.is_in(Outcome.GIVEN_BACK)),
-            (Outcome.COMPLETED, known("deleted_at")),
-            (Outcome.GIVEN_BACK, facts["is_returned"]),
-            (Outcome.REMOVED, known("gone_at") & (facts["gone_at"] < deadline)),
-            (Outcome.OPEN, deadline > now),
-            (Outcome.OVERRAN, known("refused_at")),
-            (Outcome.FAILED, since_deadline("seen_at")),
-            (Outcome.CRASHED, since_deadline("silent_at")),
+            (AttemptOutcome.UNDONE, known("undone_at")),
+            (AttemptOutcome.FAILED, said.is_in(AttemptOutcome.FAILED)),
+            (AttemptOutcome.GIVEN_BACK, said.is_in(AttemptOutcome.GIVEN_BACK)),
+            (AttemptOutcome.COMPLETED, known("deleted_at")),
+            (AttemptOutcome.GIVEN_BACK, facts["is_returned"]),
+            (AttemptOutcome.REMOVED, known("gone_at") & (facts["gone_at"] < deadline)),
+            (AttemptOutcome.OPEN, deadline > now),
+            (AttemptOutcome.OVERRAN, known("refused_at")),
+            (AttemptOutcome.FAILED, since_deadline("seen_at")),
+            (AttemptOutcome.CRASHED, since_deadline("silent_at")),
         ],
-        Outcome.UNKNOWN,
+        AttemptOutcome.UNKNOWN,
     )
 
 

@@ -48,7 +48,7 @@ KINDS: Final = ("duplicate", "crash", "dead_letter", "renewed")
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class QueueTimeline:
     """Counts of one queue over slots of equal length; `by_send`: all of them counted where their message was sent."""
 
     begin: datetime
@@ -65,7 +65,7 @@ class QueueLife:
     account: str
     queue: str
     totals: Counter[str]
-    timeline: Timeline | None
+    timeline: QueueTimeline | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ def _by_slot(table: DataFrame, begin: datetime, slot: timedelta, *counts: Column
 def _timelines(
     rows: Sequence[Row], columns: Mapping[str, Sequence[str]], keys: Iterable[Key], begin: datetime, end: datetime,
     slot: timedelta, *, by_send: bool = True,
-) -> dict[Key, Timeline]:  # fmt: skip
+) -> dict[Key, QueueTimeline]:  # fmt: skip
     """A timeline for each of the queues, also those without a row. It begins with the first slot that has one."""
     slots, first = -(-(end - begin) // slot), min((row["slot"] for row in rows), default=0)
     counts = {key: {series: [0] * slots for series in SERIES} for key in keys}
@@ -242,7 +242,7 @@ def _timelines(
         for series, names in columns.items():
             counts[_key(row)][series][row["slot"] - first] += sum(row[name] for name in names)
     return {
-        key: Timeline(begin, slot, {name: tuple(each) for name, each in own.items()}, by_send)
+        key: QueueTimeline(begin, slot, {name: tuple(each) for name, each in own.items()}, by_send)
         for key, own in counts.items()
     }
 

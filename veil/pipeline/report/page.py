@@ -23,7 +23,7 @@ from veil.core.clock import Trouble
 from veil.core.findings import NO_RENEWAL, Finding, Findings
 from veil.pipeline.lifecycles.tables import ATTEMPT
 from veil.pipeline.report import summary
-from veil.pipeline.report.overview import OUTCOMES, SERIES, Example, ExampleLease, Overview, Timeline
+from veil.pipeline.report.overview import OUTCOMES, SERIES, Example, ExampleLease, Overview, QueueTimeline
 
 # More queues than this are told in the tables alone: a page of a thousand drawings is read by nobody.
 DETAILED_MAX: Final = 60
@@ -150,11 +150,11 @@ def bars(counts: Sequence[int]) -> str:
     return "".join(path)
 
 
-def _slots(timeline: Timeline) -> int:
+def _slots(timeline: QueueTimeline) -> int:
     return max(len(counts) for counts in timeline.counts.values())
 
 
-def shades(timeline: Timeline, troubles: Sequence[Trouble]) -> str:
+def shades(timeline: QueueTimeline, troubles: Sequence[Trouble]) -> str:
     """A path over the time in which the server itself was in trouble."""
     begin_ms = timeline.begin.timestamp() * 1000
     whole_ms = timeline.slot.total_seconds() * 1000 * _slots(timeline)
@@ -176,7 +176,7 @@ _FORMS: Final = (
 )
 
 
-def axis(timeline: Timeline) -> list[tuple[str, str, str]]:
+def axis(timeline: QueueTimeline) -> list[tuple[str, str, str]]:
     """The names of instants below a timeline: place, text and anchor."""
     slots = _slots(timeline)
     form = next((form for least, form in _FORMS if timeline.slot * slots > least), "%H:%M:%S")

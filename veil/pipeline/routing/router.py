@@ -344,7 +344,7 @@ _EDGE: Final = 1.05
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class BandVerdict:
     """Where the messages of a class go, whether that is new, and why."""
 
     message_class: str
@@ -369,7 +369,7 @@ def learn(
     present: Mapping[str, str],
     default: Band,
     quantile: float = QUANTILE_DEFAULT,
-) -> list[Verdict]:
+) -> list[BandVerdict]:
     """A verdict for each class that was ever seen; `present` says in which band a class is, the default where it does not."""
     by_name = {band.name: band for band in bands}
     classes = sorted({*histories, *present})
@@ -383,7 +383,7 @@ def learn(
 
 def decide(
     message_class: str, history: History, bands: Sequence[Band], here: Band, quantile: float
-) -> Verdict:
+) -> BandVerdict:
     """Where a class that is in the band `here` should be; `bands` from the shortest."""
     allowed = 1 - quantile
     needed = max(round(1 / allowed), _OBSERVATIONS_LEAST)
@@ -391,8 +391,8 @@ def decide(
     # Work that was cut off at its deadline is evidence too, and for some classes the only one.
     observed = history.completed + round(sum(count for _, count in lapses.at_work))
 
-    def verdict(band: Band, reason: str, at_s: float | None = None) -> Verdict:
-        return Verdict(message_class, band, None if band == here else here, observed, at_s, reason)
+    def verdict(band: Band, reason: str, at_s: float | None = None) -> BandVerdict:
+        return BandVerdict(message_class, band, None if band == here else here, observed, at_s, reason)
 
     if observed < needed:
         return verdict(here, f"{observed} leases tell of it, {needed} are needed: it stays in {here.name}")
@@ -443,8 +443,8 @@ class LearnedRules:
     quantile: float = QUANTILE_DEFAULT
     since: date | None = None
     look_every_s: float = 3600.0
-    tell: Callable[[list[Verdict]], None] = lambda _: None
-    verdicts: list[Verdict] = field(default_factory=list)
+    tell: Callable[[list[BandVerdict]], None] = lambda _: None
+    verdicts: list[BandVerdict] = field(default_factory=list)
     _looked_at_s: float = float("-inf")
 
     def table(self) -> RouteTable:

@@ -41,7 +41,7 @@ class Sender(ServiceClient):
         self._entries_max: dict[str, int] = {}
 
     def url(self, queue: str, retry_s: float) -> str | None:
-        """The URL of a queue by name, ARN or URL; None where there is no such queue. Raises SendFailed."""
+        """The URL of a queue by name, ARN or URL; None where there is no such queue. Raises SinkFailed."""
         found = self._urls.get(queue)
         if found is None:
             try:
@@ -49,7 +49,7 @@ class Sender(ServiceClient):
             except ApiError as error:
                 if error.is_missing_queue:
                     return None
-                raise SendFailed(f"queue {queue} at {self.endpoint}: {error}") from None
+                raise SinkFailed(f"queue {queue} at {self.endpoint}: {error}") from None
             self._urls[queue] = found
             # Nobody was asked about a URL, and how rows are cut must not depend on what was asked before.
             self._entries_max[queue] = BATCH_ENTRIES_MAX if "://" in queue else self._client.send_max
@@ -64,7 +64,7 @@ class Sender(ServiceClient):
     ) -> Future[Sent]:
         """Begin to send every sequence, its batches one after the other: how many each queue took, and the rows it refused.
 
-        Comes to SendFailed when something could not be sent that was nobody's fault. `name` is that of the partition's write.
+        Comes to SinkFailed when something could not be sent that was nobody's fault. `name` is that of the partition's write.
         """
         return self._loop.begin(self._send(sequences, name, calls_at_once, retry_s))
 
@@ -105,7 +105,7 @@ class Sender(ServiceClient):
                 answers = await self._call(queue, rows, f"{name}/{rows[0].ordinal}")
             except ApiError as error:
                 if error.failure is Failure.FATAL:
-                    raise SendFailed(f"queue {queue}: {error}") from None
+                    raise SinkFailed(f"queue {queue}: {error}") from None
                 if not error.may_pass and len(rows) > 1:
                     # The call as a whole is wrong: for its length, where a node of another version has it; else which of
                     # them is to blame shows when each goes alone.
@@ -124,7 +124,7 @@ class Sender(ServiceClient):
         try:
             await retried(once, retry_s)
         except ApiError as last:
-            raise SendFailed(
+            raise SinkFailed(
                 f"queue {queue}: {len(rows)} messages could not be sent within {retry_s:g} s: {last}"
             ) from None
 
@@ -159,7 +159,7 @@ class RowRefused(ValueError):
         return RowRefused, self.arguments
 
 
-class SendFailed(RuntimeError):
+class SinkFailed(RuntimeError):
     """The service was throttling or away for longer than the time for retries, or takes nothing from us at all."""
 
 

@@ -123,7 +123,7 @@ class PartitionWrite:
         self._under_way: Future[Sent] | None = None
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> PartitionSent:
-        """Send all rows; raises RowRefused or SendFailed."""
+        """Send all rows; raises RowRefused or SinkFailed."""
         options = self._options
         try:
             with RefusedRows(

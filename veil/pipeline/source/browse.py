@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from veil.pipeline.queues import MessageColumns, PeekedMessage, QueueAddress, QueueClient, shared
+from veil.pipeline.queues import BrowsedMessage, QueueAddress, QueueClient, SourceMessages, shared
 from veil.pipeline.source.columns import instants, to_batch
 from veil.pipeline.source.stream import SourcePartition
 
@@ -31,7 +31,7 @@ class BrowseFilter:
     before_ms: int | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
 
-    def wants(self, message: PeekedMessage) -> bool:
+    def wants(self, message: BrowsedMessage) -> bool:
         """Whether the attributes are those looked for; the server has compared the times."""
         texts = {name: value.string_value for name, value in message.attributes.items()}
         return all(texts.get(name) == text for name, text in self.attributes.items())
@@ -65,7 +65,7 @@ class BrowsedPart(SourcePartition):
                     # Nobody has received it by this.
                     "received_at": pa.nulls(len(messages), pa.timestamp("us", tz="UTC")),
                 }
-                yield to_batch(MessageColumns.of(messages), self.queue, schema, 0, more)
+                yield to_batch(SourceMessages.of(messages), self.queue, schema, 0, more)
             token = page.next_token
             if token is None:
                 return

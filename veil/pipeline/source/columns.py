@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 
 import msgspec
 
+from veil.client.api import Attribute
 from veil.core.text import whole_number
 from veil.pipeline.options import OptionError
-from veil.pipeline.queues import AttributeValue, MessageColumns
+from veil.pipeline.queues import SourceMessages
 from veil.pipeline.sql import ATTRIBUTES
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def check_columns(names: Sequence[str]) -> None:
 
 
 def to_batch(
-    messages: MessageColumns,
+    messages: SourceMessages,
     queue: str,
     schema: pa.Schema,
     received_ms: int | Sequence[int],
@@ -113,7 +114,7 @@ def _instants(milliseconds: Any) -> Any:
     return milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
 
 
-def _attributes(each: Sequence[Mapping[str, AttributeValue] | None]) -> Any:
+def _attributes(each: Sequence[Mapping[str, Attribute] | None]) -> Any:
     import pyarrow as pa
 
     values = [value for own in each if own for value in own.values()]
@@ -143,7 +144,7 @@ def _system(columns: Mapping[str, Sequence[str | None]], count: int) -> Any:
     return pa.MapArray.from_arrays(offsets, names.filter(is_there), by_row.filter(is_there))
 
 
-def _numbers(messages: MessageColumns, name: str, kind: Any) -> Any:
+def _numbers(messages: SourceMessages, name: str, kind: Any) -> Any:
     """Numbers that the service wrote as text; null where it did not, or wrote something else."""
     import pyarrow as pa
 

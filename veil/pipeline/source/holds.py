@@ -16,14 +16,14 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from veil.client.api import ApiError
-from veil.pipeline.queues import HoldContent, HoldTally, QueueAddress, QueueClient, shared
+from veil.pipeline.queues import HoldAnswer, HoldCounts, QueueAddress, QueueClient, shared
 from veil.pipeline.source.columns import to_batch
 from veil.pipeline.source.options import VEIL, SourceOptions
 from veil.pipeline.source.stream import (
+    CheckpointTaken,
     Offset,
     SourcePartition,
     Stream,
-    StreamTaken,
     Tally,
     backlog,
 )
@@ -69,7 +69,7 @@ class HeldPart(SourcePartition):
             if not more:
                 return
 
-    def _asked(self, left: int, piece: int) -> tuple[int, Future[HoldContent]]:
+    def _asked(self, left: int, piece: int) -> tuple[int, Future[HoldAnswer]]:
         asked = min(PIECE, left)
         name = self.part << _PIECES_BITS | piece
         return asked, shared(QueueClient, self.address).receive_hold(
@@ -182,10 +182,10 @@ class HeldStream(Stream):
         return True
 
 
-def _unless_taken(call: Callable[[], HoldTally]) -> HoldTally:
+def _unless_taken(call: Callable[[], HoldCounts]) -> HoldCounts:
     try:
         return call()
     except ApiError as error:
         if error.code != _TAKEN:
             raise
-        raise StreamTaken(f"{error.message}: two queries must not share a checkpoint") from None
+        raise CheckpointTaken(f"{error.message}: two queries must not share a checkpoint") from None

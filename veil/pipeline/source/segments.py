@@ -23,15 +23,15 @@ import msgspec
 
 from veil.client.api import ApiError, Failure, RawMessage
 from veil.journal.storage import Storage
-from veil.pipeline.queues import MessageColumns, QueueClient
+from veil.pipeline.queues import QueueClient, SourceMessages
 from veil.pipeline.source.columns import to_batch
 from veil.pipeline.source.options import RECEIVE_SHARE, SQS, SourceOptions
 from veil.pipeline.source.stream import (
     LONGEST_POLL_S,
+    CheckpointTaken,
     Offset,
     SourcePartition,
     Stream,
-    StreamTaken,
     Tally,
     backlog,
 )
@@ -71,13 +71,13 @@ class SealedSegments:
         self._place.write(_OWNER, self._run.encode())
 
     def check_owner(self) -> None:
-        """Raise StreamTaken if somebody else took over."""
+        """Raise CheckpointTaken if somebody else took over."""
         try:
             found = self._place.read(_OWNER).decode()
         except FileNotFoundError:
             found = "nobody"
         if found != self._run:
-            raise StreamTaken(
+            raise CheckpointTaken(
                 f"the segments in {self.uri} were taken over by another run ({found}): two queries must not share a checkpoint"
             )
 
@@ -141,7 +141,7 @@ _EXTEND_PATIENCE = 6  # a share of the window: the next round comes soon, and th
 
 
 @dataclass(slots=True)
-class _Claim:
+class _HeldReceipts:
     receipts: list[str]
     lost: set[str] = field(default_factory=set)
     finished: bool = False  # its batch is done: a lease that is gone by now is no loss
@@ -153,12 +153,12 @@ class SegmentLeases:
     def __init__(self, client: QueueClient, window_s: int, tally: Tally) -> None:
         self._client, self._window_s, self._tally = client, window_s, tally
         self._lock = threading.Lock()
-        self._open: dict[str, _Claim] = {}
+        self._open: dict[str, _HeldReceipts] = {}
 
     def add(self, name: str, receipts: Sequence[str]) -> None:
         """Hold these from now on."""
         with self._lock:
-            self._open[name] = _Claim(list(receipts))
+            self._open[name] = _HeldReceipts(list(receipts))
 
     def drop(self, name: str) -> None:
         """Hold them no longer: they come back when their windows end."""
@@ -369,7 +369,7 @@ class SealedStream(Stream):
         for begin in range(0, len(messages), share):
             several = messages[begin : begin + share]
             at_ms = [asked_at_ms + int((message.asked_at_s - asked_at_s) * 1000) for message in several]
-            parts.append(to_batch(MessageColumns.of(several), self._queue, self._schema, at_ms))
+            parts.append(to_batch(SourceMessages.of(several), self._queue, self._schema, at_ms))
         ids, receipts = [m.message_id for m in messages], [m.receipt for m in messages]
         seal = Seal(start["n"] + 1, start.get("segment", ""), len(parts), ids, receipts)
         self._leases.add("", receipts)  # held from now on, also if sealing takes long

@@ -38,7 +38,7 @@ class Offset(TypedDict, total=False):
     at_ms: int
 
 
-class StreamTaken(RuntimeError):
+class CheckpointTaken(RuntimeError):
     """Another query works on the same checkpoint since: this one must not go on."""
 
 

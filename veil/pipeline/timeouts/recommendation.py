@@ -489,7 +489,7 @@ def candidates(curve: Survival, timelines: Timelines, timeouts_s: Sequence[int])
     return [Candidate(timeout_s, list(each)) for timeout_s, each in zip(timeouts_s, means, strict=True)]
 
 
-class Renewal(NamedTuple):
+class ScheduledRenewal(NamedTuple):
     """One renewal: when, in seconds after the receive, and the deadline that it gives."""
 
     at_s: float
@@ -498,7 +498,7 @@ class Renewal(NamedTuple):
 
 # A renewal policy seen from outside, under a healthy service: for a timeout, the renewals of a lease that is received with it and
 # never let go, until the policy stops.
-Schedule = Callable[[int], Iterator[Renewal]]
+Schedule = Callable[[int], Iterator[ScheduledRenewal]]
 
 
 class Timeline:

@@ -183,7 +183,7 @@ class Source(ABC):
             yield Piece(self.unpacked(table, found), after)
 
 
-class Target(Protocol):
+class CopyTarget(Protocol):
     """A store in the making."""
 
     def mark(self) -> CopyMark | None:
@@ -211,7 +211,7 @@ class Copied(NamedTuple):
 
 
 def copy_store(
-    source: Source, target: Target, progress: Progress | None = None, *, without_events: bool = False
+    source: Source, target: CopyTarget, progress: Progress | None = None, *, without_events: bool = False
 ) -> Copied:
     """Copy everything, or go on with it; raises StoreError in words where that cannot be done."""
     facts = source.facts()

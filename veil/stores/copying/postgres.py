@@ -29,7 +29,7 @@ from veil.stores.postgres.opening import (
     COPYING,
     NOW_MS,
     Connection,
-    Identity,
+    StoreIdentity,
     identity_in,
     migrate,
     need_store,
@@ -47,7 +47,7 @@ class PostgresSource(Source):
     schema = "veil."
     placeholder = "%s"
 
-    def __init__(self, connection: Connection, identity: Identity, clock: Clock | None) -> None:
+    def __init__(self, connection: Connection, identity: StoreIdentity, clock: Clock | None) -> None:
         self._connection, self._identity, self._clock = connection, identity, clock
 
     def facts(self) -> StoreFacts:

@@ -22,7 +22,7 @@ from veil.core.lease import State
 from veil.core.message import PRIORITY_DEFAULT, Caller
 from veil.core.sequence import wake_at_ms
 from veil.stores.postgres.pipeline import Q
-from veil.stores.postgres.transaction import QueueState, Transaction
+from veil.stores.postgres.transaction import LockedQueue, Transaction
 from veil.stores.sql import encode_attributes
 
 _VISIBLE = int(State.VISIBLE)
@@ -46,7 +46,7 @@ def columns(names: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> dict[str, 
 
 
 def apply(
-    tx: Transaction, state: QueueState, effects: Sequence[AnyEffect | Postponed], caller: Caller = NOBODY
+    tx: Transaction, state: LockedQueue, effects: Sequence[AnyEffect | Postponed], caller: Caller = NOBODY
 ) -> None:
     """Whatever happened to messages of the queue, in order. Of several changes of one message the last is written."""
     retention_s = state.queue.settings.retention_s
@@ -97,7 +97,7 @@ def apply(
 
 
 def enqueue(
-    tx: Transaction, state: QueueState, enqueued: Sequence[Enqueued], caller: Caller, into: MessageRows
+    tx: Transaction, state: LockedQueue, enqueued: Sequence[Enqueued], caller: Caller, into: MessageRows
 ) -> None:
     """New messages of the queue: counted and told here, and added to the rows that `insert` stores."""
     retention_s = state.queue.settings.retention_s
@@ -124,7 +124,7 @@ def insert(tx: Transaction, rows: MessageRows) -> None:
         tx.later(Q.insert_messages, {"wall_ms": tx.wall_ms, **columns(_MESSAGES, rows)})
 
 
-def _dead_letter(tx: Transaction, state: QueueState, effects: list[DeadLettered]) -> None:
+def _dead_letter(tx: Transaction, state: LockedQueue, effects: list[DeadLettered]) -> None:
     target = tx.states[effects[0].target.id]
     rows = [(effect.message.seq, effect.new_seq, effect.deduplication_id) for effect in effects]
     named = {"queue": state.id, "target": target.id, "source": state.queue.key.arn}
@@ -136,7 +136,7 @@ def _dead_letter(tx: Transaction, state: QueueState, effects: list[DeadLettered]
     tx.counted("arrived", target, len(effects))
 
 
-def _redrive(tx: Transaction, state: QueueState, effects: list[Redriven]) -> None:
+def _redrive(tx: Transaction, state: LockedQueue, effects: list[Redriven]) -> None:
     rows = []
     for effect in effects:
         message, moved, target = effect.message, effect.moved, tx.states[effect.target.id]

@@ -24,10 +24,10 @@ from veil.core.message import HeldMessage, LeaseState, StoredMessage
 from veil.core.sequence import expires_at_ms, wake_at_ms
 from veil.stores.postgres import messages
 from veil.stores.postgres.engine import Engine, Need
-from veil.stores.postgres.leases import Delete, Extend
-from veil.stores.postgres.messages import Receive, Send
+from veil.stores.postgres.leases import DeleteOperation, ExtendOperation
+from veil.stores.postgres.messages import ReceiveOperation, SendOperation
 from veil.stores.postgres.pipeline import Q, Statement
-from veil.stores.postgres.transaction import Operation, QueueState, Transaction, nothing
+from veil.stores.postgres.transaction import LockedQueue, SharedOperation, Transaction, nothing
 from veil.stores.postgres.watermarks import SetOutFrom
 from veil.stores.sql import to_message
 
@@ -36,12 +36,12 @@ _NO_MAX: Final = (1 << 31) - 1
 _TRIES_MAX: Final = 4  # before the operations go one by one
 
 
-def fits(engine: Engine, operation: Operation) -> bool:
+def fits(engine: Engine, operation: SharedOperation) -> bool:
     """Whether the operation is of the common kind, on a queue whose operations may run side by side."""
     known = engine.queues.by_id.get(operation.queue.id)
     if known is None or known.is_sequential or operation.gives_groups:
         return False
-    if isinstance(operation, Receive):
+    if isinstance(operation, ReceiveOperation):
         if operation.attempt_id is not None or not operation.length_s(known.queue) or operation.count < 1:
             return False
         if known.queue.settings.paused:
@@ -49,13 +49,13 @@ def fits(engine: Engine, operation: Operation) -> bool:
         redrive = known.queue.settings.redrive
         target = None if redrive is None else engine.queues.by_key.get(redrive.dead_letters)
         return target is None or not target.is_sequential
-    if isinstance(operation, Delete):
+    if isinstance(operation, DeleteOperation):
         # Two receipts of one message are judged one after the other.
         return len({receipt.seq for receipt in operation.receipts}) == len(operation.receipts)
     return True
 
 
-async def run(engine: Engine, group: list[Operation]) -> list[Operation]:
+async def run(engine: Engine, group: list[SharedOperation]) -> list[SharedOperation]:
     """Do the group, and give those back that are better done alone. Raises StoreError where it cannot be done."""
     for _ in range(_TRIES_MAX):
         attempt = await engine.redo(lambda tx: _GroupAttempt.made(engine, tx, group))
@@ -78,7 +78,7 @@ class _Claim(NamedTuple):
     queue_id: int
     visibility_s: int
     bytes_max: int | None  # of bodies, where they count
-    receives: list[Receive]
+    receives: list[ReceiveOperation]
 
     @property
     def wanted(self) -> int:
@@ -89,33 +89,33 @@ class _Claim(NamedTuple):
 class _GroupAttempt:
     """One try to do a group."""
 
-    def __init__(self, engine: Engine, group: list[Operation]) -> None:
+    def __init__(self, engine: Engine, group: list[SharedOperation]) -> None:
         self._engine = engine
-        self.answers: dict[Operation, Any] = {}
-        self.due: list[QueueState] = []  # to be settled before the next try
+        self.answers: dict[SharedOperation, Any] = {}
+        self.due: list[LockedQueue] = []  # to be settled before the next try
         self.is_done = False
         self.is_odd = False  # to begin again would not help
         self._claims: list[_Claim] = []
-        self._deletes: dict[int, list[Delete]] = {}
-        self._extends: dict[int, list[Extend]] = {}
-        self._sends: list[Send] = []
-        self._late: list[Delete] = []  # with receipts that do not hold an open lease
+        self._deletes: dict[int, list[DeleteOperation]] = {}
+        self._extends: dict[int, list[ExtendOperation]] = {}
+        self._sends: list[SendOperation] = []
+        self._late: list[DeleteOperation] = []  # with receipts that do not hold an open lease
         self._moved = False
         self._from_marks: SetOutFrom = {}
         self._claimed: dict[int, tuple[int, int] | None] = {}  # the first that was there, by queue
         self._need = Need.of(group)
         for operation in group:
-            if isinstance(operation, Receive):
+            if isinstance(operation, ReceiveOperation):
                 self._add_receive(operation)
-            elif isinstance(operation, Delete):
+            elif isinstance(operation, DeleteOperation):
                 self._deletes.setdefault(operation.queue.id, []).append(operation)
-            elif isinstance(operation, Extend):
+            elif isinstance(operation, ExtendOperation):
                 self._extends.setdefault(operation.queue.id, []).append(operation)
-            elif isinstance(operation, Send):
+            elif isinstance(operation, SendOperation):
                 self._sends.append(operation)
 
     @classmethod
-    async def made(cls, engine: Engine, tx: Transaction, group: list[Operation]) -> _GroupAttempt:
+    async def made(cls, engine: Engine, tx: Transaction, group: list[SharedOperation]) -> _GroupAttempt:
         """Do what of the group still fits; where the try is not done then, nothing has happened."""
         self = cls(engine, [operation for operation in group if fits(engine, operation)])
         answers = await engine.begin(tx, self._need, self._statements)
@@ -160,7 +160,7 @@ class _GroupAttempt:
         seqs = sorted({receipt.seq for each in self._extends[queue_id] for receipt, *_ in each.extensions})
         return Q.held, {"queue": queue_id, "seqs": seqs}
 
-    def _add_receive(self, receive: Receive) -> None:
+    def _add_receive(self, receive: ReceiveOperation) -> None:
         """Receives of one length share a claim, except those whose bodies are counted."""
         queue_id = receive.queue.id
         visibility_s = receive.length_s(self._engine.queues.by_id[queue_id].queue)
@@ -216,7 +216,7 @@ class _GroupAttempt:
         sent = await messages.send_all(tx, self._sends, *known)
         self.answers.update(zip(self._sends, sent, strict=True))
 
-    def _delete(self, tx: Transaction, state: QueueState, rows: list[Any]) -> None:
+    def _delete(self, tx: Transaction, state: LockedQueue, rows: list[Any]) -> None:
         taken = {(message.seq, message.holder): message for message in map(HeldMessage._make, rows)}
         for delete in self._deletes[state.id]:
             deleted: list[Deleted] = []
@@ -234,14 +234,14 @@ class _GroupAttempt:
             if None in verdicts:
                 self._late.append(delete)
 
-    async def _delete_late(self, tx: Transaction, delete: Delete) -> None:
+    async def _delete_late(self, tx: Transaction, delete: DeleteOperation) -> None:
         """Gone, stale, or lapsed: the rules decide, on the message as it stands."""
         verdicts = self.answers[delete]
         left = [r for r, verdict in zip(delete.receipts, verdicts, strict=True) if verdict is None]
         others = iter(await replace(delete, receipts=left).work(tx))
         self.answers[delete] = [next(others) if verdict is None else verdict for verdict in verdicts]
 
-    def _extend(self, tx: Transaction, state: QueueState, rows: list[Any]) -> None:
+    def _extend(self, tx: Transaction, state: LockedQueue, rows: list[Any]) -> None:
         retention_s = state.queue.settings.retention_s
         found = map(HeldMessage._make, rows)
         present = {each.seq: each for each in found if expires_at_ms(each.seq, retention_s) > tx.now_ms}
@@ -249,7 +249,7 @@ class _GroupAttempt:
         for extend in extends:
             self.answers[extend] = extend.extended(tx, state, present, more_follow=len(extends) > 1)
 
-    async def _receive(self, tx: Transaction, state: QueueState, claim: _Claim, rows: list[Any]) -> None:
+    async def _receive(self, tx: Transaction, state: LockedQueue, claim: _Claim, rows: list[Any]) -> None:
         taken = await self._without_spent(tx, state, claim, [to_message(row) for row in rows])
         # In the order of arrival: each takes what it asked for from what is left.
         at = 0
@@ -262,7 +262,7 @@ class _GroupAttempt:
             self.answers[receive] = given
 
     async def _without_spent(
-        self, tx: Transaction, state: QueueState, claim: _Claim, claimed: list[StoredMessage]
+        self, tx: Transaction, state: LockedQueue, claim: _Claim, claimed: list[StoredMessage]
     ) -> list[StoredMessage]:
         """What the receives may have, spent messages moved out of the way and others claimed in their place."""
         taken, bytes_left = list[StoredMessage](), claim.bytes_max

@@ -21,7 +21,7 @@ from veil.core.errors import StoreUnavailable, VeilError
 from veil.stores.commit_stats import CommitStats
 from veil.stores.postgres import bulk
 from veil.stores.postgres.engine import AnswerTimer, Engine, Need, drained
-from veil.stores.postgres.transaction import Operation, Transaction
+from veil.stores.postgres.transaction import SharedOperation, Transaction
 
 _log = logging.getLogger(__name__)
 
@@ -40,8 +40,8 @@ class WaitingLine:
     """Operations that wait for the next group, how these are run, and how many of them are under way."""
 
     groups_max: int
-    run: Callable[[list[Operation]], Awaitable[None]]
-    waiting: deque[Operation] = field(default_factory=deque)
+    run: Callable[[list[SharedOperation]], Awaitable[None]]
+    waiting: deque[SharedOperation] = field(default_factory=deque)
     running: int = 0
     scheduled: bool = False
     held_back: bool = False  # a timer runs, after which also a small group sets out
@@ -55,7 +55,7 @@ class WaitingLine:
         return self.running == 0 or len(self.waiting) >= BESIDE_FROM
 
 
-class GroupCommit:
+class PostgresGroupCommit:
     """Runs operations in shared transactions; the answer of each comes once it is durable."""
 
     def __init__(self, engine: Engine, stats: CommitStats) -> None:
@@ -64,7 +64,7 @@ class GroupCommit:
         self._sequential: dict[int, WaitingLine] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def do(self, operation: Operation) -> Any:
+    async def do(self, operation: SharedOperation) -> Any:
         """The operation's answer, or what it raises."""
         if bulk.fits(self._engine, operation):
             line = self._plain
@@ -137,7 +137,7 @@ class GroupCommit:
         task.add_done_callback(ended)
         self._look(line)
 
-    async def _answer_all(self, line: WaitingLine, group: list[Operation]) -> None:
+    async def _answer_all(self, line: WaitingLine, group: list[SharedOperation]) -> None:
         """Run the group; whatever happens, none of it is left without an answer."""
         try:
             await self._timed(line, group)
@@ -147,7 +147,7 @@ class GroupCommit:
         finally:
             self._fail(group, StoreUnavailable("the node stopped before the operation was done"))
 
-    async def _timed(self, line: WaitingLine, group: list[Operation]) -> None:
+    async def _timed(self, line: WaitingLine, group: list[SharedOperation]) -> None:
         began = time.perf_counter()
         try:
             await line.run(group)
@@ -160,7 +160,7 @@ class GroupCommit:
         else:
             self._stats.record(len(group), time.perf_counter() - began)
 
-    def _fail(self, group: list[Operation], error: Exception) -> None:
+    def _fail(self, group: list[SharedOperation], error: Exception) -> None:
         unanswered = [operation for operation in group if not operation.answer.done()]
         if unanswered and isinstance(error, StoreUnavailable):
             self._engine.lease_time.failed(group[0])
@@ -169,13 +169,13 @@ class GroupCommit:
 
     # ---- running
 
-    async def _run_plain(self, group: list[Operation]) -> None:
+    async def _run_plain(self, group: list[SharedOperation]) -> None:
         aside = await bulk.run(self._engine, group)
         for operation in aside:
             # Its queue is no longer plain, or something about it is out of the ordinary.
             await self._alone(operation)
 
-    async def _run_in_order(self, group: list[Operation]) -> None:
+    async def _run_in_order(self, group: list[SharedOperation]) -> None:
         answers: list[Any] = []
         refused: dict[int, VeilError] = {}
 
@@ -201,13 +201,13 @@ class GroupCommit:
             else:
                 operation.answer.set_result(answers[place])
 
-    async def _one_by_one(self, group: list[Operation], cause: VeilError) -> None:
+    async def _one_by_one(self, group: list[SharedOperation], cause: VeilError) -> None:
         _log.warning("a group of %d operations is redone one by one: %s", len(group), cause)
         for operation in group:
             if not operation.answer.done():
                 await self._alone(operation)
 
-    async def _alone(self, operation: Operation) -> None:
+    async def _alone(self, operation: SharedOperation) -> None:
         try:
             await self._run_in_order([operation])
         except VeilError as error:

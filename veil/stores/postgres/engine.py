@@ -33,9 +33,9 @@ from veil.stores.postgres.transaction import (
     AVAILABLE,
     KnownQueue,
     KnownQueues,
-    Operation,
+    LockedQueue,
     QueueLook,
-    QueueState,
+    SharedOperation,
     Transaction,
     nothing,
 )
@@ -143,7 +143,7 @@ class Need(NamedTuple):
     numbers: int = 0  # of the counter, for order keys
 
     @classmethod
-    def of(cls, group: Sequence[Operation]) -> Need:
+    def of(cls, group: Sequence[SharedOperation]) -> Need:
         """What operations need that share a transaction."""
         queues = {operation.queue.id: operation.queue for operation in group}
         exclusive = any(operation.gives_groups for operation in group)
@@ -484,7 +484,7 @@ class Engine:
         for look in looks:
             # A queue that was deleted since has no state: whoever asks for it hears so.
             if (known := self.queues.by_id.get(look.queue_id)) is not None:
-                state = QueueState(known.queue, known.scope, known.has_groups, known.purged_at_ms)
+                state = LockedQueue(known.queue, known.scope, known.has_groups, known.purged_at_ms)
                 state.looked_at(look, ahead=asked["wants_next"][asked["ids"].index(look.queue_id)])
                 self.watermarks.learn(state, look, asked, took_s)
                 if state.in_flight > limits.IN_FLIGHT_MAX // 2:
@@ -592,7 +592,7 @@ class CountCompaction:
         self._engine = engine
         self._under_way: dict[int, asyncio.Task[None]] = {}
 
-    def look(self, state: QueueState) -> None:
+    def look(self, state: LockedQueue) -> None:
         """Take note of how often the counts were changed."""
         if state.generation_changes >= COMPACT_AFTER and state.id not in self._under_way:
             task = asyncio.create_task(self._compact(state.id))

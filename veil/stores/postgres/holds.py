@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
 from veil.core import decide
 from veil.core.effect import Deleted
 from veil.core.errors import HoldClosed, StreamTaken
@@ -21,17 +19,11 @@ from veil.stores.postgres.apply import apply
 from veil.stores.postgres.leases import held_messages
 from veil.stores.postgres.messages import messages_by_seq, take
 from veil.stores.postgres.pipeline import Q
-from veil.stores.postgres.transaction import QueueState, Transaction
+from veil.stores.postgres.transaction import LockedQueue, Transaction
+from veil.stores.sql import HOLDS_AT_ONCE, HoldCursor, HoldStep, decode_members, encode_members
 
 # A step ends with the hold that brings it to either: bounds how long its locks are held.
 MEMBERS_AT_ONCE: Final = 2_000
-HOLDS_AT_ONCE: Final = 100
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[Member]).decode
-
-HoldCursor = tuple[int, int]  # batch and part of the hold that a step came to
-START: Final[HoldCursor] = (-1, -1)
 
 
 class StoredHold(NamedTuple):
@@ -40,13 +32,6 @@ class StoredHold(NamedTuple):
     key: HoldKey
     lost: int
     members: list[Member]
-
-
-class HoldStep(NamedTuple):
-    """What a step did, and how far it came; None: to the end."""
-
-    tally: HoldTally
-    cursor: HoldCursor | None
 
 
 async def open_stream(tx: Transaction, queue: Queue, stream: str, owner: str) -> None:
@@ -66,7 +51,7 @@ async def receive_hold(
     if key.batch <= closed:
         raise HoldClosed(key.stream, key.batch, closed)
     for lost, packed in found:
-        hold = StoredHold(key, lost, _decode(packed))
+        hold = StoredHold(key, lost, decode_members(packed))
         return await _receive_again(tx, state, hold, visibility_s, caller)
     messages = await take(tx, state, count, visibility_s, caller, hold=True)
     _write(tx, state, key, 0, [Member(message.seq, message.delivery) for message in messages])
@@ -74,7 +59,7 @@ async def receive_hold(
 
 
 async def _receive_again(
-    tx: Transaction, state: QueueState, hold: StoredHold, visibility_s: int, caller: Caller
+    tx: Transaction, state: LockedQueue, hold: StoredHold, visibility_s: int, caller: Caller
 ) -> HoldContent:
     messages = await held_messages(tx, state, (member.seq for member in hold.members))
     group_seqs = await _group_seqs(tx, state, messages)
@@ -141,7 +126,7 @@ async def delete_holds(
 
 
 async def _next_holds(
-    tx: Transaction, state: QueueState, stream: str, after: HoldCursor, up_to_batch: int
+    tx: Transaction, state: LockedQueue, stream: str, after: HoldCursor, up_to_batch: int
 ) -> tuple[list[StoredHold], HoldCursor | None]:
     """The holds of the next step, and how far it comes with them (None: to the end)."""
     batch, part = after
@@ -150,7 +135,7 @@ async def _next_holds(
     holds: list[StoredHold] = []
     members = 0
     for batch, part, lost, packed in rows:
-        holds.append(StoredHold(HoldKey(stream, batch, part), lost, _decode(packed)))
+        holds.append(StoredHold(HoldKey(stream, batch, part), lost, decode_members(packed)))
         members += len(holds[-1].members)
         if members >= MEMBERS_AT_ONCE:
             break
@@ -159,7 +144,7 @@ async def _next_holds(
 
 
 async def _group_seqs(
-    tx: Transaction, state: QueueState, messages: decide.HeldMessages
+    tx: Transaction, state: LockedQueue, messages: decide.HeldMessages
 ) -> dict[str, list[int]]:
     """FIFO: which messages the groups of these have, in whatever state."""
     groups = sorted({message.group for message in messages.values() if message.group is not None})
@@ -175,7 +160,7 @@ async def _group_seqs(
 
 def _keep(
     tx: Transaction,
-    state: QueueState,
+    state: LockedQueue,
     hold: StoredHold,
     messages: decide.HeldMessages,
     group_seqs: dict[str, list[int]],
@@ -196,7 +181,7 @@ def _keep(
     return kept
 
 
-async def _is_owned(tx: Transaction, state: QueueState, stream: str, owner: str) -> bool:
+async def _is_owned(tx: Transaction, state: LockedQueue, stream: str, owner: str) -> bool:
     """False for a stream that is not known; raises StreamTaken for somebody else's. An owned one is used now."""
     for present, _ in await tx.rows(Q.touch_stream, _named(tx, state, stream)):
         if present not in (None, owner):
@@ -205,13 +190,13 @@ async def _is_owned(tx: Transaction, state: QueueState, stream: str, owner: str)
     return False
 
 
-def _write(tx: Transaction, state: QueueState, key: HoldKey, lost: int, members: Sequence[Member]) -> None:
-    tx.later(Q.write_hold, {**_named_hold(state, key), "lost": lost, "members": _encode(members)})
+def _write(tx: Transaction, state: LockedQueue, key: HoldKey, lost: int, members: Sequence[Member]) -> None:
+    tx.later(Q.write_hold, {**_named_hold(state, key), "lost": lost, "members": encode_members(members)})
 
 
-def _named(tx: Transaction, state: QueueState, stream: str) -> dict[str, Any]:
+def _named(tx: Transaction, state: LockedQueue, stream: str) -> dict[str, Any]:
     return {"queue": state.id, "stream": stream, "now_ms": tx.now_ms}
 
 
-def _named_hold(state: QueueState, key: HoldKey) -> dict[str, Any]:
+def _named_hold(state: LockedQueue, key: HoldKey) -> dict[str, Any]:
     return {"queue": state.id, **key._asdict()}

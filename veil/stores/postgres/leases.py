@@ -20,12 +20,12 @@ from veil.core.receipt import Receipt
 from veil.core.sequence import expired_below
 from veil.stores.postgres.apply import apply
 from veil.stores.postgres.pipeline import Q
-from veil.stores.postgres.transaction import Operation, QueueState, Transaction
+from veil.stores.postgres.transaction import LockedQueue, SharedOperation, Transaction
 
 CHUNK = 1_000  # rows per transaction: bounds how long the locks are held
 
 
-async def held_messages(tx: Transaction, state: QueueState, seqs: Iterable[int]) -> decide.HeldMessages:
+async def held_messages(tx: Transaction, state: LockedQueue, seqs: Iterable[int]) -> decide.HeldMessages:
     """What the queue has of these messages, each locked until the transaction ends."""
     # What is past its retention is gone, though perhaps not yet swept.
     below = expired_below(tx.now_ms, state.queue.settings.retention_s)
@@ -40,7 +40,7 @@ async def held_messages(tx: Transaction, state: QueueState, seqs: Iterable[int])
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Delete(Operation):
+class DeleteOperation(SharedOperation):
     """Delete by receipt, each on its own."""
 
     receipts: Sequence[Receipt]
@@ -58,7 +58,7 @@ class Delete(Operation):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Extend(Operation):
+class ExtendOperation(SharedOperation):
     """Change visibility by receipt, each on its own."""
 
     extensions: Sequence[Extension]
@@ -70,7 +70,7 @@ class Extend(Operation):
         )
 
     def extended(
-        self, tx: Transaction, state: QueueState, messages: decide.HeldMessages, *, more_follow: bool = False
+        self, tx: Transaction, state: LockedQueue, messages: decide.HeldMessages, *, more_follow: bool = False
     ) -> list[VeilError | None]:
         """Do it on messages that were read before, for others too where more follow."""
         effects, answers = decide.decide_extensions(
@@ -113,7 +113,7 @@ async def note_holders(tx: Transaction, queue: Queue, signs: Sequence[HolderSign
 # ---- what happens by itself
 
 
-async def settle(tx: Transaction, state: QueueState) -> bool:
+async def settle(tx: Transaction, state: LockedQueue) -> bool:
     """Let happen what is due in the queue, one chunk of it; True while more is."""
     named = {"queue": state.id, "limit": CHUNK}
     settings = state.queue.settings
@@ -159,14 +159,14 @@ def shared_trouble(
 
 
 async def sweep(
-    tx: Transaction, queue: QueueState | tuple[int, QueueKey], up_to_seq: int, at_ms: int, caller: Caller
+    tx: Transaction, queue: LockedQueue | tuple[int, QueueKey], up_to_seq: int, at_ms: int, caller: Caller
 ) -> bool:
     """Remove one chunk of the messages of a queue, or of one that was deleted: gone since then, and by whose wish; True while
     more are left."""
-    queue_id, key = (queue.id, queue.queue.key) if isinstance(queue, QueueState) else queue
+    queue_id, key = (queue.id, queue.queue.key) if isinstance(queue, LockedQueue) else queue
     rows = await tx.rows(Q.sweep, {"queue": queue_id, "up_to": up_to_seq, "limit": CHUNK})
     purged = [decide.purge(HeldMessage._make(row)) for row in rows]
-    if isinstance(queue, QueueState):
+    if isinstance(queue, LockedQueue):
         apply(tx, queue, purged, caller)
     elif tx.journal is not None and purged:
         tx.journal.record(at_ms, key, purged, caller)

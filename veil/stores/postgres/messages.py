@@ -18,7 +18,7 @@ from veil.core.sequence import SEQ_MAX, noisy_groups
 from veil.stores.postgres import queues
 from veil.stores.postgres.apply import MessageRows, apply, columns, enqueue, insert
 from veil.stores.postgres.pipeline import Q, Statement
-from veil.stores.postgres.transaction import Operation, QueueState, Transaction
+from veil.stores.postgres.transaction import LockedQueue, SharedOperation, Transaction
 from veil.stores.sql import to_message
 
 PAGE_MAX: Final = 100  # rows with their bodies
@@ -36,7 +36,7 @@ Pages = AsyncIterator[list[StoredMessage]]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Send(Operation):
+class SendOperation(SharedOperation):
     """Store the messages in order, unless the call of that retry key was stored before."""
 
     new: Sequence[NewMessage]
@@ -52,14 +52,16 @@ class Send(Operation):
         return (await send_all(tx, [self], *known))[0]
 
 
-def find_sends(sends: Sequence[Send]) -> list[Statement]:
+def find_sends(sends: Sequence[SendOperation]) -> list[Statement]:
     """The statement that finds what is known of their retry keys, if they have any."""
     keyed = [send for send in sends if send.retry_key is not None]
     named = {"queues": [send.queue.id for send in keyed], "retry_keys": [send.retry_key for send in keyed]}
     return [(Q.find_sends, named)] if keyed else []
 
 
-async def send_all(tx: Transaction, sends: Sequence[Send], known: list[Any] = []) -> list[list[Sent]]:  # noqa: B006
+async def send_all(
+    tx: Transaction, sends: Sequence[SendOperation], known: Sequence[Any] = ()
+) -> list[list[Sent]]:
     """What each has stored, now or before; `known` are the rows that their `find_sends` has found."""
     first: dict[tuple[int, bytes], list[Sent]] = {}
     for queue_id, retry_key, until_ms, packed in known:
@@ -87,7 +89,7 @@ async def send_all(tx: Transaction, sends: Sequence[Send], known: list[Any] = []
     return answers
 
 
-async def _store(tx: Transaction, state: QueueState, send: Send, rows: MessageRows) -> list[Sent]:
+async def _store(tx: Transaction, state: LockedQueue, send: SendOperation, rows: MessageRows) -> list[Sent]:
     if send.gives_groups and not state.has_groups:
         await queues.give_groups(tx, state)
     known = await _known_duplicates(tx, state, send.new) if state.fifo else {}
@@ -114,7 +116,7 @@ async def _store(tx: Transaction, state: QueueState, send: Send, rows: MessageRo
 
 
 async def _known_duplicates(
-    tx: Transaction, state: QueueState, messages: Sequence[NewMessage]
+    tx: Transaction, state: LockedQueue, messages: Sequence[NewMessage]
 ) -> dict[tuple[str, str] | None, Sent]:
     keys = columns(
         ("scopes", "dedup_ids"), {decide.deduplication_key(state.scope, message) for message in messages}
@@ -127,7 +129,7 @@ async def _known_duplicates(
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Receive(Operation):
+class ReceiveOperation(SharedOperation):
     """Take up to `count` visible messages, after everything due has been settled."""
 
     count: int
@@ -156,7 +158,7 @@ class Receive(Operation):
 
 
 async def take(
-    tx: Transaction, state: QueueState, count: int, visibility_s: int, caller: Caller, *, hold: bool = False
+    tx: Transaction, state: LockedQueue, count: int, visibility_s: int, caller: Caller, *, hold: bool = False
 ) -> list[StoredMessage]:
     """Take what is visible, as much as the receive may have; what is spent goes to the dead letters."""
     target = decide.dead_letters_of(state.queue, tx.find)
@@ -185,7 +187,7 @@ async def take(
 
 
 async def dead_letter(
-    tx: Transaction, state: QueueState, target: QueueState, spent: Sequence[StoredMessage]
+    tx: Transaction, state: LockedQueue, target: LockedQueue, spent: Sequence[StoredMessage]
 ) -> None:
     """Spent messages leave their queue for the target, each in one statement that takes it out of the one and into the other."""
     if not target.has_groups and any(message.group is not None for message in spent):
@@ -201,7 +203,7 @@ async def dead_letter(
 
 
 async def _repeat(
-    tx: Transaction, state: QueueState, attempt_id: str, visibility_s: int, caller: Caller
+    tx: Transaction, state: LockedQueue, attempt_id: str, visibility_s: int, caller: Caller
 ) -> list[StoredMessage]:
     """What the attempt gave before, with its leases begun again; nothing where it must be an ordinary receive."""
     named = {"queue": state.id, "attempt": attempt_id, "now_ms": tx.now_ms}
@@ -223,7 +225,7 @@ async def _repeat(
 
 
 async def messages_by_seq(
-    tx: Transaction, state: QueueState, seqs: Sequence[int]
+    tx: Transaction, state: LockedQueue, seqs: Sequence[int]
 ) -> dict[int, StoredMessage]:
     """What the queue has of these messages, each locked until the transaction ends."""
     if not seqs:
@@ -235,7 +237,7 @@ async def messages_by_seq(
 # ---- the order of a queue
 
 
-def _candidates(tx: Transaction, state: QueueState, count: int, page: int) -> Pages:
+def _candidates(tx: Transaction, state: LockedQueue, count: int, page: int) -> Pages:
     tx.write_groups(state)
     return _fifo_order(tx, state, count) if state.fifo else _standard_order(tx, state, page)
 
@@ -252,7 +254,7 @@ async def _pages(tx: Transaction, query: str, page: int, **named: object) -> Pag
         priority, seq = messages[-1].priority, messages[-1].seq
 
 
-async def _standard_order(tx: Transaction, state: QueueState, page: int) -> Pages:
+async def _standard_order(tx: Transaction, state: LockedQueue, page: int) -> Pages:
     """Quiet groups first; then the noisy ones, the one with the fewest in flight first. Within that by priority, then age."""
     noisy: list[str] = []
     if state.has_groups:
@@ -265,7 +267,7 @@ async def _standard_order(tx: Transaction, state: QueueState, page: int) -> Page
             yield messages
 
 
-async def _fifo_order(tx: Transaction, state: QueueState, count: int) -> Pages:
+async def _fifo_order(tx: Transaction, state: LockedQueue, count: int) -> Pages:
     """From the group whose turn it is as many as there are, then from the next."""
     # One more group than messages never helps: each open group has at least one to give, unless that is spent.
     served = 0
@@ -285,14 +287,14 @@ async def _fifo_order(tx: Transaction, state: QueueState, count: int) -> Pages:
 
 
 async def _of_groups(
-    tx: Transaction, state: QueueState, groups: list[str], after: int
+    tx: Transaction, state: LockedQueue, groups: list[str], after: int
 ) -> list[StoredMessage]:
     named = {"queue": state.id, "groups": groups, "after": after, "limit": _RUN}
     return [to_message(row) for row in await tx.rows(Q.of_groups, named)]
 
 
 async def _leading_run(
-    tx: Transaction, state: QueueState, group: str, messages: list[StoredMessage]
+    tx: Transaction, state: LockedQueue, group: str, messages: list[StoredMessage]
 ) -> Pages:
     while messages:
         hidden = next((at for at, m in enumerate(messages) if m.state != State.VISIBLE), None)

@@ -19,7 +19,7 @@ from veil.stores.postgres import queues
 from veil.stores.postgres.apply import apply
 from veil.stores.postgres.messages import messages_by_seq
 from veil.stores.postgres.pipeline import Q
-from veil.stores.postgres.transaction import KnownQueues, QueueState, Transaction
+from veil.stores.postgres.transaction import KnownQueues, LockedQueue, Transaction
 from veil.stores.sql import decode_caller, encode_caller, encode_scan, to_message, to_task
 
 
@@ -150,7 +150,7 @@ async def discard(
     return answers
 
 
-async def _chosen(tx: Transaction, source: QueueState, seqs: Iterable[int]) -> dict[int, StoredMessage]:
+async def _chosen(tx: Transaction, source: LockedQueue, seqs: Iterable[int]) -> dict[int, StoredMessage]:
     alive_from = expired_below(tx.now_ms, source.queue.settings.retention_s)
     return await messages_by_seq(tx, source, sorted({seq for seq in seqs if seq >= alive_from}))
 
@@ -168,7 +168,7 @@ def _need(tx: Transaction, known: KnownQueues, keys: Iterable[QueueKey | None]) 
 async def _redriven(
     tx: Transaction, message: StoredMessage, target: Queue, number: int, content: NewContent | None = None
 ) -> Redriven:
-    state: QueueState = tx.states[target.id]
+    state: LockedQueue = tx.states[target.id]
     if message.group is not None and not state.has_groups:
         await queues.give_groups(tx, state)
     seq = tx.seq(state, number)

@@ -34,7 +34,7 @@ COPYING: Final = "copying"
 _MIGRATION_LOCK: Final = (1447381326, 0)
 
 
-class Identity(NamedTuple):
+class StoreIdentity(NamedTuple):
     """What belongs to the data as a whole."""
 
     receipt_key: bytes
@@ -77,7 +77,7 @@ async def schema_version(connection: psycopg.AsyncConnection) -> int:
     return 0 if row is None else int(row[0])
 
 
-async def identity(connection: psycopg.AsyncConnection, *, one_of_several: bool) -> Identity:
+async def identity(connection: psycopg.AsyncConnection, *, one_of_several: bool) -> StoreIdentity:
     """The keys and names that were made with the data; raises StoreError while a copy into it is unfinished, and for one of
     several servers that is opened alone: it would know a part of the queues only."""
     known: dict[str, Any] = dict(await (await connection.execute(Q.all_meta)).fetchall())
@@ -92,10 +92,10 @@ async def identity(connection: psycopg.AsyncConnection, *, one_of_several: bool)
     return identity_in(known)
 
 
-def identity_in(known: dict[str, Any]) -> Identity:
+def identity_in(known: dict[str, Any]) -> StoreIdentity:
     """The same of what is written in `meta`."""
     try:
-        return Identity(*(bytes(known[name]) for name in ("receipt_key", "store_id", "journal_id")))
+        return StoreIdentity(*(bytes(known[name]) for name in ("receipt_key", "store_id", "journal_id")))
     except KeyError as missing:
         raise StoreError(f"the schema veil has no {missing.args[0]}: it is not whole") from None
 

@@ -12,7 +12,7 @@ from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.core.sequence import SEQ_MAX, instant_of
 from veil.stores.postgres.leases import sweep
 from veil.stores.postgres.pipeline import Q
-from veil.stores.postgres.transaction import AVAILABLE, KnownQueues, QueueLook, QueueState, Transaction
+from veil.stores.postgres.transaction import AVAILABLE, KnownQueues, LockedQueue, QueueLook, Transaction
 from veil.stores.sql import decode_caller, encode_caller, encode_settings, encode_tags
 from veil.stores.store import QueueContent
 
@@ -88,7 +88,7 @@ async def oldest_sent_ms(tx: Transaction, queue: Queue) -> int | None:
     return None if seq is None else instant_of(seq)
 
 
-async def look_ahead(tx: Transaction, states: list[QueueState]) -> None:
+async def look_ahead(tx: Transaction, states: list[LockedQueue]) -> None:
     """Find out anew how the queues stand, since others may have let happen what was due."""
     ids = [state.id for state in states]
     always = [True] * len(ids)
@@ -97,7 +97,7 @@ async def look_ahead(tx: Transaction, states: list[QueueState]) -> None:
         tx.states[look.queue_id].looked_at(look, ahead=True)
 
 
-async def give_groups(tx: Transaction, state: QueueState) -> None:
+async def give_groups(tx: Transaction, state: LockedQueue) -> None:
     """The queue is about to have its first message with a group: from now on its operations follow one another."""
     tx.later(Q.mark_grouped, {"id": state.id, "version": await tx.raise_epoch()})
     state.has_groups = True

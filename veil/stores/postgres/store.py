@@ -20,16 +20,16 @@ from veil.core.sequence import expires_at_ms
 from veil.stores.commit_stats import CommitStats
 from veil.stores.outbox import OUTBOX_BYTES_MAX
 from veil.stores.postgres import holds, leases, messages, moves, opening, queues, servers
-from veil.stores.postgres.commit import GroupCommit
+from veil.stores.postgres.commit import PostgresGroupCommit
 from veil.stores.postgres.connection import parse_dsn
 from veil.stores.postgres.engine import Engine, Need, Work
-from veil.stores.postgres.leases import Delete, Extend
-from veil.stores.postgres.messages import Receive, Send
+from veil.stores.postgres.leases import DeleteOperation, ExtendOperation
+from veil.stores.postgres.messages import ReceiveOperation, SendOperation
 from veil.stores.postgres.nodes import Nodes
 from veil.stores.postgres.outbox import Exports, SharedBound
 from veil.stores.postgres.pipeline import PipelinedConnection, Q
 from veil.stores.postgres.transaction import NEVER, QueueLook, Transaction, nothing
-from veil.stores.sql import to_task
+from veil.stores.sql import START, HoldCursor, HoldStep, to_task
 from veil.stores.store import (
     Chosen,
     ExportPlan,
@@ -116,7 +116,7 @@ class PostgresStore:
         self._forget_at_ms = 0
         self.events = NoEvents()
         self.commit_stats = CommitStats()
-        self._groups = GroupCommit(self._engine, self.commit_stats)
+        self._groups = PostgresGroupCommit(self._engine, self.commit_stats)
         self.on_failure: Callable[[BaseException], None] | None = None
 
     @property
@@ -280,7 +280,7 @@ class PostgresStore:
         retry_key: bytes | None = None,
         caller: Caller = NOBODY,
     ) -> list[Sent]:
-        send = Send(queue=queue, caller=caller, new=messages, retry_key=retry_key)
+        send = SendOperation(queue=queue, caller=caller, new=messages, retry_key=retry_key)
         return cast(list[Sent], await self._groups.do(send))
 
     async def receive(
@@ -292,7 +292,7 @@ class PostgresStore:
         attempt_id: str | None = None,
         caller: Caller = NOBODY,
     ) -> list[StoredMessage]:
-        receive = Receive(
+        receive = ReceiveOperation(
             queue=queue, caller=caller, count=count, visibility_s=visibility_s, attempt_id=attempt_id
         )
         return cast(list[StoredMessage], await self._groups.do(receive))
@@ -306,13 +306,13 @@ class PostgresStore:
         caller: Caller = NOBODY,
         said: Mapping[int, Said] = NOTHING_SAID,
     ) -> list[Deletion | VeilError]:
-        delete = Delete(queue=queue, caller=caller, receipts=receipts, strict=strict, said=said)
+        delete = DeleteOperation(queue=queue, caller=caller, receipts=receipts, strict=strict, said=said)
         return cast(list[Deletion | VeilError], await self._groups.do(delete))
 
     async def extend(
         self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
     ) -> list[VeilError | None]:
-        extend = Extend(queue=queue, caller=caller, extensions=extensions)
+        extend = ExtendOperation(queue=queue, caller=caller, extensions=extensions)
         return cast(list[VeilError | None], await self._groups.do(extend))
 
     rotate = _on_queue(leases.rotate)
@@ -353,10 +353,10 @@ class PostgresStore:
         return await self._all_holds(holds.delete_holds, queue, stream, owner, up_to_batch, caller)
 
     async def _all_holds(
-        self, step: Callable[..., Awaitable[holds.HoldStep]], queue: Queue, *given: Any
+        self, step: Callable[..., Awaitable[HoldStep]], queue: Queue, *given: Any
     ) -> HoldTally:
         tally = HoldTally()
-        cursor: holds.HoldCursor | None = holds.START
+        cursor: HoldCursor | None = START
         while cursor is not None:
             here = cursor
             done, cursor = await self._run(lambda tx: step(tx, queue, *given, here), Need([queue]))  # noqa: B023

@@ -110,7 +110,7 @@ class KnownQueues:
 
 
 @dataclass(slots=True, eq=False)
-class QueueState(KnownQueue):
+class LockedQueue(KnownQueue):
     """A queue within one transaction, which holds its lock: nobody edits it meanwhile."""
 
     counts: list[int] = field(default_factory=lambda: [0, 0, 0])  # of messages, by their State
@@ -214,8 +214,8 @@ class Transaction:
         self.redone = 0  # how often it was begun before
         self.journal = journal  # None: nothing is recorded
         self.lease_time = lease_time
-        self.states: dict[int, QueueState] = {}
-        self.by_key: dict[QueueKey, QueueState] = {}
+        self.states: dict[int, LockedQueue] = {}
+        self.by_key: dict[QueueKey, LockedQueue] = {}
         self.happened: Counter[tuple[str, int]] = Counter()  # to be announced once it is durable
         self.new_epoch: int | None = None
         self.has_claimed = False  # by what went along with BEGIN, and is not committed
@@ -259,7 +259,7 @@ class Transaction:
 
     # ---- queues
 
-    def state_of(self, queue: Queue) -> QueueState:
+    def state_of(self, queue: Queue) -> LockedQueue:
         """The queue as it stands; raises QueueMissing for one that was deleted since."""
         state = self.states.get(queue.id)
         if state is None:
@@ -273,7 +273,7 @@ class Transaction:
 
     def shift(
         self,
-        state: QueueState,
+        state: LockedQueue,
         before: int | None,
         after: int | None,
         seq: int,
@@ -300,7 +300,7 @@ class Transaction:
                 group, members=members, in_flight=(after == _IN_FLIGHT) - (before == _IN_FLIGHT)
             )
 
-    def write_groups(self, state: QueueState) -> None:
+    def write_groups(self, state: LockedQueue) -> None:
         """Write down what was collected of groups; FIFO groups that can be served are announced."""
         collected, state.group_changes = state.group_changes, []
         for changes in collected:
@@ -315,7 +315,7 @@ class Transaction:
             named = {"queue": state.id, "groups": groups}
             self.later(Q.refresh_groups, named, lambda rows: self._announce_groups(state, rows))
 
-    def _announce_groups(self, state: QueueState, rows: list[Any]) -> None:
+    def _announce_groups(self, state: LockedQueue, rows: list[Any]) -> None:
         for is_open, members in rows:
             if is_open:
                 self.happened[AVAILABLE, state.id] += members
@@ -336,7 +336,7 @@ class Transaction:
         taken, self._numbers = self._numbers[:count], self._numbers[count:]
         return taken
 
-    def seq(self, state: QueueState, number: int) -> int:
+    def seq(self, state: LockedQueue, number: int) -> int:
         """The order key that a number of the counter makes; on FIFO queues above every earlier one."""
         seq = seq_with_counter(self.now_ms, number)
         if state.fifo:
@@ -345,7 +345,7 @@ class Transaction:
             state.is_counted = True
         return seq
 
-    def counted(self, event: str, state: QueueState, count: int = 1) -> None:
+    def counted(self, event: str, state: LockedQueue, count: int = 1) -> None:
         """Something happened that only the store sees: announced once the transaction is over."""
         self.happened[event, state.id] += count
 
@@ -414,7 +414,7 @@ def _future() -> asyncio.Future[Any]:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Operation:
+class SharedOperation:
     """Something that one caller asked for and waits for, which shares a transaction with others (commit.py)."""
 
     queue: Queue

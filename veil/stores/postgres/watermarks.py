@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from veil.core.message import PRIORITY_DEFAULT
 from veil.core.sequence import first_seq_of
-from veil.stores.postgres.transaction import NEVER, QueueLook, QueueState
+from veil.stores.postgres.transaction import NEVER, LockedQueue, QueueLook
 
 # Transactions take that long at most between their order keys, or their deadlines, and COMMIT.
 SLACK_MS: Final = 2_000
@@ -100,7 +100,7 @@ class Watermarks:
         _, returns = from_marks[look.queue_id]
         return look.queue_id not in self._marks or 0 <= returns < look.returns
 
-    def learn(self, state: QueueState, look: QueueLook, asked: dict[str, list[Any]], took_s: float) -> None:
+    def learn(self, state: LockedQueue, look: QueueLook, asked: dict[str, list[Any]], took_s: float) -> None:
         """Take in a look that was up to date."""
         mark = self._marks.setdefault(state.id, Watermark())
         at = asked["ids"].index(state.id)
@@ -113,7 +113,7 @@ class Watermarks:
         else:
             state.next_expiry_ms = mark.expiry_ms
 
-    def committed(self, state: QueueState, now_ms: int) -> None:
+    def committed(self, state: LockedQueue, now_ms: int) -> None:
         """What a transaction left behind."""
         mark = self._marks.get(state.id)
         if mark is None or mark.returns < 0:
@@ -125,7 +125,7 @@ class Watermarks:
             mark.scan_from = _FRONT
 
     def claimed(
-        self, state: QueueState, from_marks: SetOutFrom, first: tuple[int, int] | None, now_ms: int
+        self, state: LockedQueue, from_marks: SetOutFrom, first: tuple[int, int] | None, now_ms: int
     ) -> None:
         """A claim from the mark on found this as the first, or nothing; of no use where something has come back since."""
         mark, _ = from_marks[state.id]

@@ -22,13 +22,13 @@ from veil.core.lease import State
 from veil.core.message import Caller
 from veil.core.sequence import wake_at_ms
 from veil.stores.sql import encode_attributes
-from veil.stores.sqlite.database import Database, Q, QueueState, seq_list
+from veil.stores.sqlite.database import CachedQueue, Database, Q, seq_list
 
 _VISIBLE = int(State.VISIBLE)
 
 
 def apply_leases(
-    db: Database, state: QueueState, changes: Sequence[LeaseChange], now_ms: int, caller: Caller = NOBODY
+    db: Database, state: CachedQueue, changes: Sequence[LeaseChange], now_ms: int, caller: Caller = NOBODY
 ) -> None:
     """Leases were opened, extended or ended, each of another message."""
     retention_s = state.queue.settings.retention_s
@@ -57,7 +57,7 @@ def apply_leases(
 
 def apply(
     db: Database,
-    state: QueueState,
+    state: CachedQueue,
     effects: Sequence[AnyEffect | Postponed],
     now_ms: int,
     caller: Caller = NOBODY,
@@ -97,7 +97,7 @@ def apply(
             db.execute(Q.touch_mark)
 
 
-def _dead_letter(db: Database, state: QueueState, effect: DeadLettered) -> None:
+def _dead_letter(db: Database, state: CachedQueue, effect: DeadLettered) -> None:
     message, target, seq = effect.message, db.states[effect.target.id], effect.new_seq
     source = state.queue.key.arn
     moved = (target.queue.id, source, seq, effect.deduplication_id, message.seq)
@@ -110,7 +110,7 @@ def _dead_letter(db: Database, state: QueueState, effect: DeadLettered) -> None:
     db.rank(target, message.priority)  # type: ignore[union-attr]  # what is received is a StoredMessage
 
 
-def _redrive(db: Database, state: QueueState, effect: Redriven) -> None:
+def _redrive(db: Database, state: CachedQueue, effect: Redriven) -> None:
     message, moved, target = effect.message, effect.moved, db.states[effect.target.id]
     wake_ms = wake_at_ms(moved.seq, moved.due_at_ms, target.queue.settings.retention_s)
     new = (target.queue.id, moved.seq, moved.message_id, moved.sent_wall_ms, moved.deduplication_id)

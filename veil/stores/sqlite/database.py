@@ -49,14 +49,14 @@ def seq_list(seqs: Sequence[int]) -> str:
     return _encode_json(seqs).decode()
 
 
-class Owner(Protocol):
+class DatabaseOwner(Protocol):
     """Whoever is told of what happens."""
 
     events: StoreEvents
 
 
 @dataclass(slots=True, eq=False)
-class QueueState:
+class CachedQueue:
     """One queue in memory."""
 
     queue: Queue
@@ -92,7 +92,7 @@ class Database:
         self,
         connection: apsw.Connection,
         clock: Clock,
-        owner: Owner,
+        owner: DatabaseOwner,
         reserve: Reserve,
         bound: OutboxBound,
         *,
@@ -115,10 +115,10 @@ class Database:
         self.bound = bound
         self.outbox_last = self.outbox_bytes = 0  # see outbox.py
         self.repeatable = RepeatableSends()
-        self.states: dict[int, QueueState] = {}
-        self.by_key: dict[QueueKey, QueueState] = {}
-        self._dirty: set[QueueState] = set()
-        self.regrouped: set[QueueState] = set()  # which have changes of groups to be written
+        self.states: dict[int, CachedQueue] = {}
+        self.by_key: dict[QueueKey, CachedQueue] = {}
+        self._dirty: set[CachedQueue] = set()
+        self.regrouped: set[CachedQueue] = set()  # which have changes of groups to be written
         # A heap of (instant, queue id); entries may be out of date, never missing.
         self._due: list[tuple[int, int]] = []
         self._happened: Counter[tuple[str, int]] = Counter()  # in the open transaction, by event and queue
@@ -141,7 +141,7 @@ class Database:
                 queue_id, key, decode_settings(settings), decode_tags(tags), created_ms, modified_ms
             )
             counts = [visible, delayed, in_flight]
-            self.keep(QueueState(queue, scope, counts, bool(has_groups), purged_at_ms, bool(ranked)))
+            self.keep(CachedQueue(queue, scope, counts, bool(has_groups), purged_at_ms, bool(ranked)))
         for state in self.states.values():
             self.look_ahead(state)
         mark = self.execute(Q.read_mark).get
@@ -151,12 +151,12 @@ class Database:
         oldest_seq = first_seq_of(max(0, self.clock.now_ms() - REPEATED_SEND_MS))
         self.repeatable.load(self.execute(Q.latest_sends, (oldest_seq,)))
 
-    def keep(self, state: QueueState) -> None:
+    def keep(self, state: CachedQueue) -> None:
         """A queue is there."""
         self.states[state.queue.id] = state
         self.by_key[state.queue.key] = state
 
-    def drop(self, state: QueueState) -> None:
+    def drop(self, state: CachedQueue) -> None:
         """A queue is gone."""
         del self.states[state.queue.id]
         del self.by_key[state.queue.key]
@@ -167,7 +167,7 @@ class Database:
         """Every living queue."""
         return [state.queue for state in self.states.values()]
 
-    def state_of(self, queue: Queue) -> QueueState:
+    def state_of(self, queue: Queue) -> CachedQueue:
         """The state of a living queue; raises QueueMissing for one that was deleted since."""
         state = self.states.get(queue.id)
         if state is None:
@@ -183,7 +183,7 @@ class Database:
 
     def shift(
         self,
-        state: QueueState,
+        state: CachedQueue,
         before: int | None,
         after: int | None,
         seq: int,
@@ -217,19 +217,19 @@ class Database:
                 changes[0] -= after is None
                 changes[1] += (after == _IN_FLIGHT) - (before == _IN_FLIGHT)
 
-    def visible_from(self, state: QueueState, seq: int) -> None:
+    def visible_from(self, state: CachedQueue, seq: int) -> None:
         """A message is visible: its retention counts for the next expiry."""
         expiry_ms = expires_at_ms(seq, state.queue.settings.retention_s)
         if expiry_ms < state.next_expiry_ms:
             state.next_expiry_ms = expiry_ms
             self._note_due(state, expiry_ms)
 
-    def announce_visible(self, state: QueueState) -> None:
+    def announce_visible(self, state: CachedQueue) -> None:
         """Whoever waits at the queue may have what is visible there."""
         state.became_available += state.visible
         self._dirty.add(state)
 
-    def rank(self, state: QueueState, priority: int) -> None:
+    def rank(self, state: CachedQueue, priority: int) -> None:
         """A message of that priority arrived."""
         if priority != PRIORITY_DEFAULT and not state.ranked:
             state.ranked = True
@@ -237,7 +237,7 @@ class Database:
 
     # ---- groups: whose turn it is on a FIFO queue, and who is too loud on a fair one
 
-    def _join_group(self, state: QueueState, group: str, seq: int, message_state: int | None) -> None:
+    def _join_group(self, state: CachedQueue, group: str, seq: int, message_state: int | None) -> None:
         if state.group_changes:
             self._write_groups(
                 state
@@ -247,7 +247,7 @@ class Database:
         # The order key serves as the turn too: it rises with every use, and a group's first message gives it the last turn.
         self.execute(Q.join_group, (state.queue.id, group, seq, int(is_open)))
 
-    def serve_groups(self, state: QueueState, groups: list[str], now_ms: int) -> None:
+    def serve_groups(self, state: CachedQueue, groups: list[str], now_ms: int) -> None:
         """Groups of a FIFO queue were served, in this order: they go behind all the others."""
         for group in groups:
             self.execute(Q.serve_group, (self.sequence.next(now_ms), state.queue.id, group))
@@ -259,7 +259,7 @@ class Database:
         while self.regrouped:
             self._write_groups(self.regrouped.pop())
 
-    def _write_groups(self, state: QueueState) -> None:
+    def _write_groups(self, state: CachedQueue) -> None:
         """FIFO groups that can be served are announced."""
         collected, state.group_changes = state.group_changes, {}
         queue_id, fifo = state.queue.id, state.queue.settings.fifo
@@ -275,7 +275,7 @@ class Database:
 
     # ---- when something is due
 
-    def look_ahead(self, state: QueueState) -> None:
+    def look_ahead(self, state: CachedQueue) -> None:
         """Find out exactly when the queue next has something due."""
         # Read to the end, with `get`: after a rollback no transaction follows to end a statement, and a checkpoint could not
         # be made while one is open.
@@ -289,12 +289,12 @@ class Database:
         if state.next_due_ms < NEVER:
             self._push_due(state)
 
-    def _note_due(self, state: QueueState, instant_ms: int) -> None:
+    def _note_due(self, state: CachedQueue, instant_ms: int) -> None:
         if instant_ms < state.next_due_ms:
             state.next_due_ms = instant_ms
             self._push_due(state)
 
-    def _push_due(self, state: QueueState) -> None:
+    def _push_due(self, state: CachedQueue) -> None:
         is_first = not self._due or state.next_due_ms < self._due[0][0]
         heapq.heappush(self._due, (state.next_due_ms, state.queue.id))
         if is_first:
@@ -312,7 +312,7 @@ class Database:
             heapq.heappop(self._due)
         return None
 
-    def due_states(self, now_ms: int) -> list[QueueState]:
+    def due_states(self, now_ms: int) -> list[CachedQueue]:
         """The queues that have something due by then."""
         due = []
         while self._due and self._due[0][0] <= now_ms:
@@ -324,11 +324,11 @@ class Database:
 
     # ---- what the owner is told
 
-    def counted(self, event: str, state: QueueState, count: int = 1) -> None:
+    def counted(self, event: str, state: CachedQueue, count: int = 1) -> None:
         """Messages changed in a way that only the store sees: announced once that is durable."""
         self._happened[event, state.queue.id] += count
 
-    def notice(self, event: str, state: QueueState) -> None:
+    def notice(self, event: str, state: CachedQueue) -> None:
         """Something was refused or passed over, which changes nothing: announced at once."""
         self.owner.events.counted(event, state.queue.id, 1)
 

@@ -7,7 +7,7 @@ it. What reaches over many holds goes a few at a time, each step a transaction o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -19,28 +19,14 @@ from veil.core.message import Caller, StoredMessage
 from veil.core.queue import Queue
 from veil.core.receipt import Receipt
 from veil.core.sequence import expired_below
-from veil.stores.sql import to_message
+from veil.stores.sql import HOLDS_AT_ONCE, HoldCursor, HoldStep, decode_members, encode_members, to_message
 from veil.stores.sqlite.apply import apply
-from veil.stores.sqlite.database import Database, Q, QueueState
+from veil.stores.sqlite.database import CachedQueue, Database, Q
 from veil.stores.sqlite.leases import delete_held, held_messages
 from veil.stores.sqlite.messages import take
 
 # A step ends with the hold that brings it to either: bounds how long it holds up everything else.
 MEMBERS_AT_ONCE = 500
-HOLDS_AT_ONCE = 100
-
-_encode = msgspec.msgpack.Encoder().encode
-decode_members = msgspec.msgpack.Decoder(list[Member]).decode
-
-HoldCursor = tuple[int, int]  # batch and part of the hold that a step came to
-START: Final[HoldCursor] = (-1, -1)
-
-
-class HoldStep(NamedTuple):
-    """What a step did, and how far it came; None: to the end."""
-
-    tally: HoldTally
-    cursor: HoldCursor | None
 
 
 def open_stream(db: Database, queue: Queue, stream: str, owner: str) -> None:
@@ -64,7 +50,7 @@ def receive_hold(
     if found is None:
         messages = take(db, state, count, visibility_s, now_ms, caller, hold=True)
         taken = [(message.seq, message.delivery) for message in messages]
-        db.execute(Q.write_hold, (queue.id, *key, 0, _encode(taken)))
+        db.execute(Q.write_hold, (queue.id, *key, 0, encode_members(taken)))
         return HoldContent(messages)
     lost, packed = found
     members = decode_members(packed)
@@ -129,7 +115,7 @@ def forget_stale_stream(db: Database) -> None:
 
 def _keep(
     db: Database,
-    state: QueueState,
+    state: CachedQueue,
     members: list[Member],
     visibility_s: int,
     now_ms: int,
@@ -162,7 +148,7 @@ def _strike(
     """Write down what is left of a hold; how many it lost just now."""
     struck = len(members) - len(kept.left)
     if struck:
-        db.execute(Q.write_hold, (queue_id, *key, lost + struck, _encode(kept.left)))
+        db.execute(Q.write_hold, (queue_id, *key, lost + struck, encode_members(kept.left)))
     return struck
 
 
@@ -179,7 +165,7 @@ def _is_owned(db: Database, queue_id: int, stream: str, owner: str) -> bool:
 
 def _step(
     db: Database,
-    state: QueueState,
+    state: CachedQueue,
     stream: str,
     after: HoldCursor,
     up_to_batch: int,

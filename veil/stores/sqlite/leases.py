@@ -21,7 +21,7 @@ from veil.core.queue import Queue, QueueKey
 from veil.core.receipt import Receipt
 from veil.core.sequence import expired_below, wake_at_ms
 from veil.stores.sqlite.apply import apply, apply_leases
-from veil.stores.sqlite.database import Database, Q, QueueState, seq_list
+from veil.stores.sqlite.database import CachedQueue, Database, Q, seq_list
 
 TROUBLE = "trouble"  # the name under which the latest is kept
 encode_trouble = msgspec.msgpack.Encoder().encode
@@ -30,7 +30,7 @@ _IN_FLIGHT = int(State.IN_FLIGHT)
 CHUNK = 500  # rows per turn: bounds how long one settling holds up everything else
 
 
-def held_messages(db: Database, state: QueueState, seqs: Sequence[int], now_ms: int) -> decide.HeldMessages:
+def held_messages(db: Database, state: CachedQueue, seqs: Sequence[int], now_ms: int) -> decide.HeldMessages:
     """What the rules need to know about those of the messages that the queue still has."""
     # What is past its retention is gone, though perhaps not yet swept.
     alive_from = expired_below(now_ms, state.queue.settings.retention_s)
@@ -74,7 +74,7 @@ def delete(
 
 def delete_held(
     db: Database,
-    state: QueueState,
+    state: CachedQueue,
     receipts: Sequence[Receipt],
     now_ms: int,
     caller: Caller,
@@ -223,7 +223,7 @@ def note_end(db: Database) -> None:
         db.execute(Q.write_meta, (TROUBLE, encode_trouble(trouble)))
 
 
-def reschedule_hidden(db: Database, state: QueueState, *, new_delay: bool) -> None:
+def reschedule_hidden(db: Database, state: CachedQueue, *, new_delay: bool) -> None:
     """After an edit: retention counts anew, and on FIFO queues a new delay reaches the messages that are waiting."""
     settings = state.queue.settings
     for seq, message_state, due_at_ms in db.execute(Q.hidden_rows, (state.queue.id,)).fetchall():
@@ -254,7 +254,7 @@ class Purge(NamedTuple):
     caller: Caller
 
 
-def sweep(db: Database, purge: Purge, state: QueueState | None) -> bool:
+def sweep(db: Database, purge: Purge, state: CachedQueue | None) -> bool:
     """Remove one chunk of a queue's messages; True while more are left. `state` is None for a deleted queue."""
     asked = (purge.queue_id, purge.up_to_seq, CHUNK)
     rows: list[Any] = []

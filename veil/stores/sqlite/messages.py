@@ -21,7 +21,7 @@ from veil.core.sequence import SEQ_MAX, noisy_groups, wake_at_ms
 from veil.stores.sql import encode_attributes, to_message
 from veil.stores.sqlite.apply import apply, apply_leases
 from veil.stores.sqlite.data_directory import DISK_FULL
-from veil.stores.sqlite.database import Database, Q, QueueState
+from veil.stores.sqlite.database import CachedQueue, Database, Q
 
 _PAGE_MAX = 100  # rows with their bodies
 _RUN = 10  # rows of a FIFO group that are read at once
@@ -76,7 +76,7 @@ def send(
     return sent
 
 
-def _insert(db: Database, state: QueueState, stored: Sequence[Enqueued], wall_ms: int) -> None:
+def _insert(db: Database, state: CachedQueue, stored: Sequence[Enqueued], wall_ms: int) -> None:
     queue_id, retention_s = state.queue.id, state.queue.settings.retention_s
     rows = []
     plain = 0  # visible at once, without a group
@@ -120,7 +120,7 @@ def _insert(db: Database, state: QueueState, stored: Sequence[Enqueued], wall_ms
         db.execute_many(Q.insert_message, rows)
 
 
-def _duplicate_of(db: Database, state: QueueState, new: NewMessage, now_ms: int) -> Sent | None:
+def _duplicate_of(db: Database, state: CachedQueue, new: NewMessage, now_ms: int) -> Sent | None:
     key = decide.deduplication_key(state.scope, new)
     first = db.execute(Q.find_duplicate, (state.queue.id, *key, now_ms)).fetchone()
     if first is None:
@@ -130,7 +130,7 @@ def _duplicate_of(db: Database, state: QueueState, new: NewMessage, now_ms: int)
     return Sent(message_id, seq, duplicate=True)
 
 
-def _remember(db: Database, state: QueueState, new: NewMessage, seq: int, now_ms: int) -> None:
+def _remember(db: Database, state: CachedQueue, new: NewMessage, seq: int, now_ms: int) -> None:
     known = (state.queue.id, *decide.deduplication_key(state.scope, new), now_ms + DEDUPLICATION_MS)
     db.execute(Q.remember_duplicate, (*known, seq, new.message_id))
 
@@ -163,7 +163,7 @@ def receive(
 
 def take(
     db: Database,
-    state: QueueState,
+    state: CachedQueue,
     count: int,
     visibility_s: int,
     now_ms: int,
@@ -201,7 +201,7 @@ def take(
 
 
 def _repeat(
-    db: Database, state: QueueState, attempt_id: str, visibility_s: int, now_ms: int, caller: Caller
+    db: Database, state: CachedQueue, attempt_id: str, visibility_s: int, now_ms: int, caller: Caller
 ) -> list[StoredMessage]:
     """What the attempt gave before, with its leases begun again; nothing where it must be an ordinary receive."""
     packed = db.execute(Q.find_attempt, (state.queue.id, attempt_id, now_ms)).get
@@ -223,7 +223,7 @@ def _repeat(
 # ---- the order of a standard queue
 
 
-def _pages(db: Database, state: QueueState, query: str, page: int, *between: str) -> Iterator[StoredMessage]:
+def _pages(db: Database, state: CachedQueue, query: str, page: int, *between: str) -> Iterator[StoredMessage]:
     """Messages of one of the queries that are ordered by seq, page by page."""
     after = 0
     while True:
@@ -235,7 +235,7 @@ def _pages(db: Database, state: QueueState, query: str, page: int, *between: str
         after = messages[-1].seq
 
 
-def _standard_order(db: Database, state: QueueState, page: int) -> Iterator[StoredMessage]:
+def _standard_order(db: Database, state: CachedQueue, page: int) -> Iterator[StoredMessage]:
     """Quiet groups first; then the noisy ones, the one with the fewest in flight first. Within that by priority, then age."""
     alone = _pages(db, state, Q.visible_alone, page)
     if not state.has_groups:
@@ -249,14 +249,14 @@ def _standard_order(db: Database, state: QueueState, page: int) -> Iterator[Stor
     return chain(quiet, *(_of_noisy_group(db, state, page, group) for group in noisy))
 
 
-def _of_noisy_group(db: Database, state: QueueState, page: int, group: str) -> Iterator[StoredMessage]:
+def _of_noisy_group(db: Database, state: CachedQueue, page: int, group: str) -> Iterator[StoredMessage]:
     ordinary = _pages(db, state, Q.visible_of_group, page, group)
     return _by_priority(db, state, page, ordinary, partial(eq, group))
 
 
 def _by_priority(
     db: Database,
-    state: QueueState,
+    state: CachedQueue,
     page: int,
     ordinary: Iterator[StoredMessage],
     belongs: Callable[[str | None], bool],
@@ -272,7 +272,7 @@ def _by_priority(
     yield from (message for message in last if belongs(message.group))
 
 
-def _ranked(db: Database, state: QueueState, page: int, above: int, up_to: int) -> Iterator[StoredMessage]:
+def _ranked(db: Database, state: CachedQueue, page: int, above: int, up_to: int) -> Iterator[StoredMessage]:
     after = (above, SEQ_MAX)
     while rows := db.execute(Q.visible_ranked, (state.queue.id, *after, up_to, page)).fetchall():
         messages = [to_message(row) for row in rows]
@@ -280,7 +280,9 @@ def _ranked(db: Database, state: QueueState, page: int, above: int, up_to: int) 
         after = (messages[-1].priority, messages[-1].seq)
 
 
-def _of_quiet_groups(db: Database, state: QueueState, page: int, noisy: list[str]) -> Iterator[StoredMessage]:
+def _of_quiet_groups(
+    db: Database, state: CachedQueue, page: int, noisy: list[str]
+) -> Iterator[StoredMessage]:
     # The oldest `page` messages of the quiet groups stand in the `page` groups with the oldest heads.
     after, excluded = 0, msgspec.json.encode(noisy).decode()
     while heads := db.execute(Q.quiet_heads, (state.queue.id, after, excluded, page)).fetchall():
@@ -313,7 +315,7 @@ def _merged(one: Iterator[StoredMessage], other: Iterator[StoredMessage]) -> Ite
 # ---- the order of a FIFO queue
 
 
-def _fifo_order(db: Database, state: QueueState, count: int) -> Iterator[StoredMessage]:
+def _fifo_order(db: Database, state: CachedQueue, count: int) -> Iterator[StoredMessage]:
     """From the group whose turn it is as many as there are, then from the next."""
     served: set[str] = set()
     while True:
@@ -326,7 +328,7 @@ def _fifo_order(db: Database, state: QueueState, count: int) -> Iterator[StoredM
             yield from _leading_run(db, state, group)
 
 
-def _leading_run(db: Database, state: QueueState, group: str) -> Iterator[StoredMessage]:
+def _leading_run(db: Database, state: CachedQueue, group: str) -> Iterator[StoredMessage]:
     for message in _pages(db, state, Q.of_group, _RUN, group):
         if message.state != State.VISIBLE:
             return

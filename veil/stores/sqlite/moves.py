@@ -15,7 +15,7 @@ from veil.core.queue import Chosen, MoveTask, Queue, ScanStep
 from veil.core.sequence import expired_below
 from veil.stores.sql import decode_caller, encode_caller, encode_scan, to_message, to_task
 from veil.stores.sqlite.apply import apply
-from veil.stores.sqlite.database import Database, Q, QueueState
+from veil.stores.sqlite.database import CachedQueue, Database, Q
 
 
 def start(db: Database, task: MoveTask, caller: Caller) -> MoveTask:
@@ -69,7 +69,7 @@ def find(db: Database, task_id: str) -> MoveTask:
     return to_task(row)
 
 
-def _oldest_visible(db: Database, source: QueueState, count: int) -> list[StoredMessage]:
+def _oldest_visible(db: Database, source: CachedQueue, count: int) -> list[StoredMessage]:
     if source.ranked or source.has_groups:
         rows = db.execute(Q.visible_oldest, (source.queue.id, count)).fetchall()
     else:
@@ -110,7 +110,7 @@ def discard(
     return answers
 
 
-def _chosen(db: Database, source: QueueState, seq: int) -> StoredMessage | None:
+def _chosen(db: Database, source: CachedQueue, seq: int) -> StoredMessage | None:
     if seq < expired_below(db.clock.now_ms(), source.queue.settings.retention_s):
         return None
     row = db.execute(Q.message_in_queue, (seq, source.queue.id)).get
@@ -119,7 +119,7 @@ def _chosen(db: Database, source: QueueState, seq: int) -> StoredMessage | None:
 
 def _redrive(
     db: Database,
-    source: QueueState,
+    source: CachedQueue,
     message: StoredMessage,
     target: Queue,
     caller: Caller,

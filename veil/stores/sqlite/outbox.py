@@ -20,7 +20,7 @@ BYTES_AT_ONCE = 1 << 20
 SIZES_AT_ONCE = 4_000
 
 
-class Outbox:
+class SqliteOutbox:
     """The outbox of one database as an exporter sees it; `Database.before_commit` writes its rows."""
 
     def __init__(self, db: Database) -> None:

@@ -9,7 +9,7 @@ from veil.core.errors import PurgeInProgress, QueueDeletedRecently
 from veil.core.message import Caller
 from veil.core.queue import Queue, QueueKey
 from veil.stores.sql import decode_caller, encode_caller, encode_settings, encode_tags
-from veil.stores.sqlite.database import Database, Q, QueueState
+from veil.stores.sqlite.database import CachedQueue, Database, Q
 from veil.stores.sqlite.leases import Purge, reschedule_hidden, sweep
 from veil.stores.store import QueueContent
 
@@ -31,7 +31,7 @@ def create(db: Database, key: QueueKey, content: QueueContent, rest_ms: int) -> 
     queue_id = db.connection.last_insert_rowid()
     db.execute(Q.insert_count, (queue_id,))
     queue = Queue(queue_id, key, settings, dict(content.tags), wall_ms, wall_ms)
-    db.keep(QueueState(queue, scope))
+    db.keep(CachedQueue(queue, scope))
     return queue
 
 

@@ -23,14 +23,14 @@ from veil.core.receipt import Receipt, ReceiptBook
 from veil.core.sequence import instant_of
 from veil.stores.commit_stats import CommitStats
 from veil.stores.outbox import OUTBOX_BYTES_MAX, OutboxBound, PlanBuilder
-from veil.stores.sql import to_task
+from veil.stores.sql import START, HoldCursor, HoldStep, to_task
 from veil.stores.sqlite import holds, leases, moves, queues
 from veil.stores.sqlite.commit import GroupCommit
 from veil.stores.sqlite.data_directory import DataLock, Reserve
 from veil.stores.sqlite.database import Database, Q
 from veil.stores.sqlite.messages import Peek, peek_next, receive, send
 from veil.stores.sqlite.opening import connect, open_database
-from veil.stores.sqlite.outbox import Outbox
+from veil.stores.sqlite.outbox import SqliteOutbox
 from veil.stores.store import (
     Chosen,
     ExportPlan,
@@ -141,7 +141,7 @@ class SqliteStore:
             self.lease_time.resume(
                 None if trouble is None else leases.decode_trouble(trouble), saved.engine_ms
             )
-        self._outbox = Outbox(db)
+        self._outbox = SqliteOutbox(db)
         self._load()
         self.store_id = db.execute(Q.read_meta, ("store_id",)).get.decode()
         self.receipts = ReceiptBook(db.execute(Q.read_meta, ("receipt_key",)).get)
@@ -450,9 +450,9 @@ class SqliteStore:
     ) -> HoldTally:
         return await self._all_holds(holds.delete_holds, queue, stream, owner, up_to_batch, caller)
 
-    async def _all_holds(self, step: Callable[..., holds.HoldStep], queue: Queue, *given: Any) -> HoldTally:
+    async def _all_holds(self, step: Callable[..., HoldStep], queue: Queue, *given: Any) -> HoldTally:
         tally = HoldTally()
-        cursor: holds.HoldCursor | None = holds.START
+        cursor: HoldCursor | None = START
         while cursor is not None:
             await self._settled(queue)
             done, cursor = await self._do(step, self._db, queue, *given, cursor)

@@ -23,10 +23,9 @@ from veil.core.event import unpack
 from veil.core.lease import State
 from veil.core.queue import parse_arn
 from veil.core.receipt import delivery_of
-from veil.stores.sql import NamedQueries, decode_attributes, decode_settings, decode_tags
+from veil.stores.sql import NamedQueries, decode_attributes, decode_members, decode_settings, decode_tags
 from veil.stores.sqlite.data_directory import DATABASE, DataLock
 from veil.stores.sqlite.database import Q
-from veil.stores.sqlite.holds import decode_members
 from veil.stores.sqlite.opening import SCHEMA_VERSION, schema_version
 from veil.stores.sqlite.recovery.wal_scan import WalScan, scan_wal
 
