@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tests.core.test_lease import DELAYED, FREE, LAPSED, NOW_MS, OPEN, receipt
 from tests.stores.kit import redrive_to
-from veil.core import decide, effect
+from veil.core import decide, effect, limits
 from veil.core.attempt import Said
 from veil.core.clock import LeaseTime, ManualClock, Trouble, TroubleKind
 from veil.core.effect import (
@@ -96,6 +96,22 @@ def test_a_message_is_spent_when_one_more_receive_would_exceed_the_maximum():
     assert ([m.seq for m in taken], [m.seq for m in spent]) == ([1, 4], [2, 3])
     taken, spent = decide.receive_budget(queue, 0, 3, None).choose(iter(messages))
     assert ([m.seq for m in taken], spent) == ([1, 2, 3], [])
+
+
+def test_a_receive_meets_no_more_spent_messages_than_one_transaction_moves():
+    queue, dead = a_queue(redrive=redrive_to("dead", 1)), a_queue(2, DEAD_KEY)
+    backlog = [a_stored(seq, receive_count=1) for seq in range(1, 2 * decide.SPENT_AT_ONCE)]
+    budget = decide.receive_budget(queue, 0, 10, dead)
+    taken, spent = budget.choose([*backlog, a_stored(5_000)])
+    assert (taken, len(spent), budget.is_cut, budget.is_left()) == ([], decide.SPENT_AT_ONCE, True, False)
+
+    large = [a_stored(seq, receive_count=1, body_bytes=limits.RECEIVE_BYTES_MAX // 2) for seq in range(1, 9)]
+    budget = decide.receive_budget(queue, 0, 10, dead)
+    assert (len(budget.choose(large)[1]), budget.is_cut) == (2, True)
+
+    budget = decide.receive_budget(queue, 0, 1, dead)
+    taken, spent = budget.choose([*backlog[: decide.SPENT_AT_ONCE - 1], a_stored(5_000)])
+    assert ([m.seq for m in taken], budget.is_cut) == ([5_000], False)
 
 
 def test_a_hold_takes_no_more_once_it_has_its_bytes():

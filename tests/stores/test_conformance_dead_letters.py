@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.stores.kit import (
     a_grouped_message,
     a_message,
@@ -12,7 +14,8 @@ from tests.stores.kit import (
     redrive_to,
     some_messages,
 )
-from veil.core.lease import Deletion, State
+from veil.core import decide
+from veil.core.lease import Deletion, HoldKey, State
 from veil.core.message import MessageAttribute
 from veil.core.sequence import instant_of
 
@@ -227,6 +230,51 @@ async def test_any_number_of_spent_messages_makes_way_for_one_fresh_message(stor
 
     assert bodies(await store.receive(queue, 1)) == ["fresh"]
     assert (await store.counts(dead)).visible == 40
+
+
+@pytest.mark.parametrize("suffix", ["", ".fifo"])
+async def test_a_backlog_that_is_spent_is_moved_some_at_a_time_until_the_receive_has_something(
+    store, clock, events, suffix, monkeypatch, reopen
+):
+    at_once: list[int] = []
+    counted = events.counted
+
+    def heard(event, queue_id, count):
+        if event == "dead_lettered":
+            at_once.append(count)
+        counted(event, queue_id, count)
+
+    monkeypatch.setattr(events, "counted", heard)
+    monkeypatch.setattr(decide, "SPENT_AT_ONCE", 10)
+    queue, dead = await a_pair(store, suffix)
+    await store.send(queue, [_of_own_group(f"spent {n}", suffix) for n in range(45)])
+    await store.receive(queue, 45, visibility_s=1)
+    clock.advance(seconds=1)
+    await store.send(queue, [_of_own_group("fresh", suffix), _of_own_group("fresher", suffix)])
+
+    assert bodies(await store.receive(queue, 1)) == ["fresh"]
+    assert (await store.counts(dead)).visible == 45
+    assert sum(at_once) == 45 and max(at_once) <= 10  # each is told of with the transaction that moved it
+
+    await store.receive(dead, 45, visibility_s=1)
+    assert bodies(await store.receive(queue, 5)) == ["fresher"]
+
+
+async def test_a_hold_too_goes_on_behind_a_backlog_that_is_spent(store, clock, monkeypatch):
+    monkeypatch.setattr(decide, "SPENT_AT_ONCE", 10)
+    queue, dead = await a_pair(store)
+    await store.send(queue, [a_message(f"spent {n}") for n in range(45)])
+    await store.receive(queue, 45, visibility_s=1)
+    clock.advance(seconds=1)
+    await store.send(queue, some_messages("fresh"))
+
+    held = await store.receive_hold(queue, HoldKey("stream", 0, 0), 5, visibility_s=30)
+    assert (bodies(held.messages), held.again) == (["fresh"], False)
+    assert (await store.counts(dead)).visible == 45
+
+
+def _of_own_group(body, suffix):
+    return a_grouped_message(body, body.replace(" ", "-")) if suffix else a_message(body)
 
 
 async def test_without_its_dead_letter_queue_a_message_is_delivered_as_usual(store, clock):

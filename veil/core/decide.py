@@ -52,6 +52,9 @@ from veil.core.sequence import expires_at_ms, instant_of
 Facts = TypeVar("Facts", HeldMessage, StoredMessage)
 FindQueue = Callable[[QueueKey], Queue | None]
 _PAGE_MAX, _COUNTED_PAGE_MAX = 100, 16  # messages with their bodies that are read at once
+# Spent messages that one transaction moves, and as many bytes as one receive may have: a whole backlog may be spent, after a
+# consumer that failed all of it, and others must be let in before the rest.
+SPENT_AT_ONCE = 100
 AttemptClaim = tuple[int, int, int | None]  # seq, delivery and deadline of a message that an attempt gave
 # Plain numbers, since these are written with every message.
 _VISIBLE, _DELAYED, _IN_FLIGHT = int(State.VISIBLE), int(State.DELAYED), int(State.IN_FLIGHT)
@@ -87,10 +90,11 @@ def new_delay_end_ms(seq: int, settings: QueueSettings) -> int:
 class ReceiveBudget:
     """How much one receive may still take, and from which receive count on a message is spent instead of taken."""
 
-    __slots__ = ("bytes_left", "count", "receives_max")
+    __slots__ = ("bytes_left", "count", "receives_max", "spent_bytes_left", "spent_left")
 
     def __init__(self, count: int, bytes_left: int | None, receives_max: int | None) -> None:
         self.count, self.bytes_left, self.receives_max = count, bytes_left, receives_max
+        self.spent_left, self.spent_bytes_left = SPENT_AT_ONCE, limits.RECEIVE_BYTES_MAX
 
     @property
     def page_max(self) -> int:
@@ -99,7 +103,12 @@ class ReceiveBudget:
 
     def is_left(self) -> bool:
         """Whether one more fits."""
-        return self.count > 0 and (self.bytes_left is None or self.bytes_left > 0)
+        return self.count > 0 and (self.bytes_left is None or self.bytes_left > 0) and not self.is_cut
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether so many spent messages were met that the receive ends with them: there may be others to take behind them."""
+        return self.spent_left <= 0 or self.spent_bytes_left <= 0
 
     def choose(self, candidates: Iterable[StoredMessage]) -> tuple[list[StoredMessage], list[StoredMessage]]:
         """Of messages in the order of the queue: those that are taken, and the spent ones that were met before the last."""
@@ -111,6 +120,10 @@ class ReceiveBudget:
         for message in candidates:
             if spent_at is not None and message.receive_count >= spent_at:
                 spent.append(message)
+                self.spent_left -= 1
+                self.spent_bytes_left -= message.body_bytes
+                if self.is_cut:
+                    break
                 continue
             taken.append(message)
             self.count -= 1

@@ -479,12 +479,16 @@ class MemoryStore:
     ) -> list[StoredMessage]:
         in_flight = len(contents.of_state(State.IN_FLIGHT))
         target = decide.dead_letters_of(contents.queue, self._find)
-        budget = decide.receive_budget(contents.queue, in_flight, count, target, hold=hold)
-        taken, spent = budget.choose(contents.receivable())
-        for message in spent:
-            assert target is not None  # nothing is spent where there is nowhere to go
-            new_seq = self._sequence.next(op.now_ms) if contents.fifo else message.seq
-            self._apply(op, contents, [decide.dead_letter(message, target, new_seq)], NOBODY)
+        taken: list[StoredMessage] = []
+        is_cut = True
+        while is_cut and not taken:
+            budget = decide.receive_budget(contents.queue, in_flight, count, target, hold=hold)
+            taken, spent = budget.choose(contents.receivable())
+            for message in spent:
+                assert target is not None  # nothing is spent where there is nowhere to go
+                new_seq = self._sequence.next(op.now_ms) if contents.fifo else message.seq
+                self._apply(op, contents, [decide.dead_letter(message, target, new_seq)], NOBODY)
+            is_cut = budget.is_cut
         opened = decide.open_leases(taken, visibility_s, op.now_ms, op.wall_ms)
         self._apply(op, contents, opened)
         if contents.fifo:

@@ -250,7 +250,7 @@ class _GroupAttempt:
             self.answers[extend] = extend.extended(tx, state, present, more_follow=len(extends) > 1)
 
     async def _receive(self, tx: Transaction, state: LockedQueue, claim: _Claim, rows: list[Any]) -> None:
-        taken = await self._without_spent(tx, state, claim, [to_message(row) for row in rows])
+        taken, is_cut = await self._without_spent(tx, state, claim, [to_message(row) for row in rows])
         # In the order of arrival: each takes what it asked for from what is left.
         at = 0
         for receive in claim.receives:
@@ -259,13 +259,14 @@ class _GroupAttempt:
             if tx.journal is not None:
                 opened = [_opened(message) for message in given]
                 tx.journal.record(tx.now_ms, state.queue.key, opened, receive.caller)
-            self.answers[receive] = given
+            self.answers[receive] = None if is_cut and not given else given
 
     async def _without_spent(
         self, tx: Transaction, state: LockedQueue, claim: _Claim, claimed: list[StoredMessage]
-    ) -> list[StoredMessage]:
-        """What the receives may have, spent messages moved out of the way and others claimed in their place."""
-        taken, bytes_left = list[StoredMessage](), claim.bytes_max
+    ) -> tuple[list[StoredMessage], bool]:
+        """What the receives may have, spent messages moved out of the way and others claimed in their place; and whether so many
+        were spent that those who got nothing want to be asked again."""
+        taken, bytes_left, moved = list[StoredMessage](), claim.bytes_max, 0
         target = decide.dead_letters_of(state.queue, tx.find)
         retention_s = state.queue.settings.retention_s
         while True:
@@ -280,11 +281,14 @@ class _GroupAttempt:
                     if bytes_left is not None:
                         bytes_left -= message.body_bytes
             if target is None or not spent:
-                return taken
+                return taken, False
             await messages.dead_letter(tx, state, tx.states[target.id], spent)
             self._moved = True
+            moved += len(spent)
             if len(taken) == claim.wanted or (bytes_left is not None and bytes_left <= 0):
-                return taken
+                return taken, False
+            if moved >= decide.SPENT_AT_ONCE:
+                return taken, True
             rows = await tx.rows(*self._statement(claim, claim.wanted - len(taken), bytes_left))
             claimed = [to_message(row) for row in rows]
 

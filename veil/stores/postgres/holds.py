@@ -41,8 +41,8 @@ async def open_stream(tx: Transaction, queue: Queue, stream: str, owner: str) ->
 
 async def receive_hold(
     tx: Transaction, queue: Queue, key: HoldKey, count: int, visibility_s: int, caller: Caller
-) -> HoldContent:
-    """What is under the name: taken now, or taken before and still there."""
+) -> HoldContent | None:
+    """What is under the name: taken now, or taken before and still there; None where it wants to be asked again (`take`)."""
     state = tx.state_of(queue)
     # The stream's row is locked with that: two who ask for the same name at once are not both the first.
     [[(_, closed)], found] = await tx.many(
@@ -54,6 +54,8 @@ async def receive_hold(
         hold = StoredHold(key, lost, decode_members(packed))
         return await _receive_again(tx, state, hold, visibility_s, caller)
     messages = await take(tx, state, count, visibility_s, caller, hold=True)
+    if messages is None:
+        return None
     _write(tx, state, key, 0, [Member(message.seq, message.delivery) for message in messages])
     return HoldContent(messages)
 

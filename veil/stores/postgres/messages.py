@@ -143,9 +143,9 @@ class ReceiveOperation(SharedOperation):
         """How long the messages are to be hidden."""
         return queue.settings.visibility_s if self.visibility_s is None else self.visibility_s
 
-    async def work(self, tx: Transaction) -> list[StoredMessage]:
-        state = tx.state_of(self.queue)
-        visibility_s, messages = self.length_s(state.queue), list[StoredMessage]()
+    async def work(self, tx: Transaction) -> list[StoredMessage] | None:
+        state, messages = tx.state_of(self.queue), None
+        visibility_s = self.length_s(state.queue)
         if self.attempt_id is not None:
             messages = await _repeat(tx, state, self.attempt_id, visibility_s, self.caller)
         if not messages:
@@ -159,8 +159,9 @@ class ReceiveOperation(SharedOperation):
 
 async def take(
     tx: Transaction, state: LockedQueue, count: int, visibility_s: int, caller: Caller, *, hold: bool = False
-) -> list[StoredMessage]:
-    """Take what is visible, as much as the receive may have; what is spent goes to the dead letters."""
+) -> list[StoredMessage] | None:
+    """Take what is visible, as much as the receive may have; what is spent goes to the dead letters. None where so much was
+    spent that nothing was taken yet: to be asked again, once others were let in."""
     target = decide.dead_letters_of(state.queue, tx.find)
     budget = decide.receive_budget(state.queue, state.in_flight, count, target, hold=hold)
     if not budget.is_left() or not state.visible:
@@ -183,7 +184,7 @@ async def take(
         tx.later(Q.serve_groups, {"queue": state.id, "groups": groups})
         for group in groups:
             state.change_group(group)
-    return taken
+    return None if budget.is_cut and not taken else taken
 
 
 async def dead_letter(

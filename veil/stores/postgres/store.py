@@ -292,10 +292,13 @@ class PostgresStore:
         attempt_id: str | None = None,
         caller: Caller = NOBODY,
     ) -> list[StoredMessage]:
-        receive = ReceiveOperation(
-            queue=queue, caller=caller, count=count, visibility_s=visibility_s, attempt_id=attempt_id
-        )
-        return cast(list[StoredMessage], await self._groups.do(receive))
+        messages: list[StoredMessage] | None = None
+        while messages is None:  # or so much was spent that others were let in
+            receive = ReceiveOperation(
+                queue=queue, caller=caller, count=count, visibility_s=visibility_s, attempt_id=attempt_id
+            )
+            messages = await self._groups.do(receive)
+        return messages
 
     async def delete(
         self,
@@ -337,10 +340,12 @@ class PostgresStore:
     async def receive_hold(
         self, queue: Queue, key: HoldKey, count: int, *, visibility_s: int, caller: Caller = NOBODY
     ) -> HoldContent:
-        def take(tx: Transaction) -> Awaitable[HoldContent]:
+        def take(tx: Transaction) -> Awaitable[HoldContent | None]:
             return holds.receive_hold(tx, queue, key, count, visibility_s, caller)
 
-        return await self._run(take, Need([queue], takes=count))
+        while (content := await self._run(take, Need([queue], takes=count))) is None:
+            pass
+        return content
 
     async def extend_holds(
         self, queue: Queue, stream: str, owner: str, *, visibility_s: int, caller: Caller = NOBODY

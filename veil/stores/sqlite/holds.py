@@ -37,8 +37,8 @@ def open_stream(db: Database, queue: Queue, stream: str, owner: str) -> None:
 
 def receive_hold(
     db: Database, queue: Queue, key: HoldKey, count: int, visibility_s: int, caller: Caller
-) -> HoldContent:
-    """What is under the name: taken now, or taken before and still there."""
+) -> HoldContent | None:
+    """What is under the name: taken now, or taken before and still there; None where it wants to be asked again (`take`)."""
     state, now_ms = db.state_of(queue), db.clock.now_ms()
     stream = db.execute(Q.find_stream, (queue.id, key.stream)).get
     if stream is not None:
@@ -49,6 +49,8 @@ def receive_hold(
     found = db.execute(Q.find_hold, (queue.id, *key)).get
     if found is None:
         messages = take(db, state, count, visibility_s, now_ms, caller, hold=True)
+        if messages is None:
+            return None
         taken = [(message.seq, message.delivery) for message in messages]
         db.execute(Q.write_hold, (queue.id, *key, 0, encode_members(taken)))
         return HoldContent(messages)

@@ -145,14 +145,14 @@ def receive(
     visibility_s: int | None,
     attempt_id: str | None,
     caller: Caller,
-) -> list[StoredMessage]:
-    """Take up to `count` visible messages, after everything due has been settled."""
+) -> list[StoredMessage] | None:
+    """Take up to `count` visible messages, after everything due has been settled; None: to be asked again (`take`)."""
     state, now_ms = db.state_of(queue), db.clock.now_ms()
     if visibility_s is None:
         visibility_s = state.queue.settings.visibility_s
     if attempt_id is None:
         return take(db, state, count, visibility_s, now_ms, caller)
-    messages = _repeat(db, state, attempt_id, visibility_s, now_ms, caller)
+    messages: list[StoredMessage] | None = _repeat(db, state, attempt_id, visibility_s, now_ms, caller)
     if not messages:
         messages = take(db, state, count, visibility_s, now_ms, caller)
     if messages:
@@ -170,8 +170,9 @@ def take(
     caller: Caller,
     *,
     hold: bool = False,
-) -> list[StoredMessage]:
-    """Take what is visible, as much as the receive may have; what is spent goes to the dead letters."""
+) -> list[StoredMessage] | None:
+    """Take what is visible, as much as the receive may have; what is spent goes to the dead letters. None where so much was
+    spent that nothing was taken yet: to be asked again, once others were let in."""
     queue = state.queue
     target = None if queue.settings.redrive is None else decide.dead_letters_of(queue, db.find)
     budget = decide.receive_budget(queue, state.counts[_IN_FLIGHT], count, target, hold=hold)
@@ -197,7 +198,7 @@ def take(
             message.set_lease(effect.lease)
         if queue.settings.fifo:
             db.serve_groups(state, list(dict.fromkeys(m.group for m in messages if m.group)), now_ms)
-    return messages
+    return None if budget.is_cut and not messages else messages
 
 
 def _repeat(

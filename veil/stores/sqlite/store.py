@@ -314,24 +314,29 @@ class SqliteStore:
         if self._is_due(queue):
             await self._settled(queue)
         claimed_bytes = 0
+        has_room = True
 
         def claim() -> list[StoredMessage] | None:
-            nonlocal claimed_bytes
+            nonlocal claimed_bytes, has_room
             self._claimed_bytes -= claimed_bytes  # where it is done again
             claimed_bytes = 0
             # Here, not before: operations may wait for the connection, and then all of them come at once.
-            if self._claimed_bytes + self.unsent_bytes() > CLAIMED_BYTES_MAX:
+            has_room = self._claimed_bytes + self.unsent_bytes() <= CLAIMED_BYTES_MAX
+            if not has_room:
                 return None
             messages = receive(self._db, queue, count, visibility_s, attempt_id, caller)
-            claimed_bytes = sum([message.body_bytes for message in messages])
+            claimed_bytes = sum([message.body_bytes for message in messages or ()])
             self._claimed_bytes += claimed_bytes
             return messages
 
         try:
             messages = await self._do(claim, looks=True)
-            if messages is None:
+            while messages is None:
+                if has_room:  # what was spent is out of the way
+                    messages = await self._do(claim, looks=True)
+                    continue
                 async with self._room:  # one after the other
-                    while (messages := await self._do(claim, looks=True)) is None:
+                    while (messages := await self._do(claim, looks=True)) is None and not has_room:
                         await self._do(_nothing)  # until the commit of what was claimed so far,
                         await self._taken()  # and until its receivers have taken it
             return messages
@@ -438,7 +443,10 @@ class SqliteStore:
         self, queue: Queue, key: HoldKey, count: int, *, visibility_s: int, caller: Caller = NOBODY
     ) -> HoldContent:
         await self._settled(queue)
-        return await self._do(holds.receive_hold, self._db, queue, key, count, visibility_s, caller)
+        given = (self._db, queue, key, count, visibility_s, caller)
+        while (content := await self._do(holds.receive_hold, *given)) is None:
+            pass
+        return content
 
     async def extend_holds(
         self, queue: Queue, stream: str, owner: str, *, visibility_s: int, caller: Caller = NOBODY
