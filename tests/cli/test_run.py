@@ -34,6 +34,21 @@ async def handle(body: str) -> None:
     os.write(1, f"handled {body} by {os.getpid()}\\n".encode())  # whole lines: the workers share the file
 """
 
+STUBBORN = """
+import asyncio, os
+from veil import Consumer
+app = Consumer("orders", drain_timeout=0)
+
+@app.handler
+async def handle(body: str) -> None:
+    os.write(1, f"handled {body} by {os.getpid()}\\n".encode())
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+"""
+
 
 @pytest.fixture(autouse=True)
 def clean_modules() -> Iterator[None]:
@@ -179,6 +194,19 @@ def test_it_runs_until_it_is_told_to_stop_and_answers_probes(start: Start, send:
     assert "with 3 slots" in running.out()
     assert running.stop() == 0
     assert "stopped consuming" in running.out()
+
+
+def test_a_handler_that_will_not_be_cancelled_does_not_keep_the_process(
+    start: Start, send: Callable[[str], None], tmp_path: Path
+):
+    (tmp_path / "shop.py").write_text(STUBBORN)
+    running = start()
+    send("one")
+    until(lambda: "handled one" in running.out())
+    assert running.stop() == 0
+    assert "1 of the handlers did not end, and are left behind" in running.out()
+    assert "Traceback" not in running.out()
+    assert "destroyed" not in running.out()
 
 
 def test_workers_share_the_queue_and_stop_together(start: Start, send: Callable[[str], None]):

@@ -196,18 +196,19 @@ def _run(consumer: Any) -> int:
         failure = CommandFailed(str(reason))
     except ValueError as refusal:  # a setting that only the queue itself could refute
         failure = ArgumentWrong(str(refusal))
-    if any(thread.name.startswith("veil-handler") for thread in threading.enumerate()):
-        _leave_handlers_behind(failure)
+    _leave_handlers_behind(consumer, failure)
     if failure is not None:
         raise failure
     return 0
 
 
-def _leave_handlers_behind(failure: CommandFailed | None) -> None:
-    """End the process now, if a sync handler that was interrupted has not ended: the interpreter would wait for its
-    thread, and its message has been given back."""
+def _leave_handlers_behind(consumer: Any, failure: CommandFailed | None) -> None:
+    """End the process now, if a handler that was interrupted has not ended: the interpreter would wait for the thread of a
+    sync one and tear an async one down half-way, and their messages have been given back."""
     until_s = time.monotonic() + _THREADS_PATIENCE_S
-    while any(thread.name.startswith("veil-handler") for thread in threading.enumerate()):
+    while consumer.left_behind or any(
+        thread.name.startswith("veil-handler") for thread in threading.enumerate()
+    ):
         if time.monotonic() > until_s:
             if failure is not None:
                 talk(f"veil: {inert(str(failure), keep='')}")

@@ -27,6 +27,7 @@ from veil.consumer.tracing import Tracing, is_set_up
 _log = logging.getLogger(__name__)
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_LAST_TASKS_S: Final = 1.0
 
 
 class Consumer:
@@ -98,6 +99,8 @@ class Consumer:
         self.use = self.table.use
         self._is_traced = False
         self.runner: Runner | None = None  # the latest run, for tests and tools that look inside
+        # Tasks of the latest run that did not end when they were cancelled; kept, or else Python would end them in its own way.
+        self.left_behind: set[asyncio.Task[Any]] = set()
         self._health: HealthServer | None = None
         self._signals = 0
 
@@ -153,8 +156,19 @@ class Consumer:
         """
         import uvloop
 
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(self._main())
+        # Not asyncio.Runner, which waits without end for a handler that does not let itself be cancelled. Its message was given
+        # back: once the loop is closed it goes no further.
+        loop = uvloop.new_event_loop()
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(self._main())
+        finally:
+            try:
+                self.left_behind = loop.run_until_complete(_ended_tasks())
+                loop.run_until_complete(loop.shutdown_asyncgens())
+            finally:
+                asyncio.set_event_loop(None)
+                loop.close()
 
     async def __aenter__(self) -> Consumer:
         await self.start()
@@ -268,3 +282,11 @@ class Consumer:
         else:
             logging.shutdown()
             os._exit(128 + number)
+
+
+async def _ended_tasks() -> set[asyncio.Task[Any]]:
+    """Cancel what is left on the loop, and return what does not end then."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    return (await asyncio.wait(left, timeout=_LAST_TASKS_S))[1] if left else set()

@@ -346,6 +346,7 @@ class Runner:
             await _first_of(drained, asyncio.sleep(_LAST_S))
         if not drained.done():
             drained.cancel()
+            _log.warning("stopping: %d of the handlers did not end, and are left behind", dispatch.running)
             await self._processor.abandon(dispatch.messages())
         # What a group gave back after its member failed may have come in while the others were drained.
         await self._processor.give_back(dispatch.not_begun())
