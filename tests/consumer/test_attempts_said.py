@@ -274,6 +274,8 @@ def test_an_error_that_cannot_speak_is_told_by_its_class():
         ("card 4111 1111 1111 1111 refused", "card *** refused"),
         ("hash " + "ab" * 16, "hash ***"),
         ("order 1234567 has 3 items", "order 1234567 has 3 items"),
+        ("message 538c1cd3-3288-4432-9909-19e8dc074592", "message 538c1cd3-3288-4432-9909-19e8dc074592"),
+        ("token=538c1cd3-3288-4432-9909-19e8dc074592", "token=***"),
     ],
 )
 def test_what_looks_like_a_secret_is_masked(text: str, shown: str):

@@ -272,9 +272,11 @@ TEXT_CHARS_MAX: Final = 512
 TRACEBACK_CHARS_MAX: Final = 4_096
 _VEIL: Final = str(Path(__file__).parents[1])
 # What looks like a secret, a person or an account, wherever it stands: credentials in URLs, values after names such as
-# `password=`, keys of clouds, addresses of mail, and long runs of digits or of hexadecimal.
+# `password=`, keys of clouds, addresses of mail, and long runs of digits or of hexadecimal. A UUID is kept whole: it names a
+# message or an order, and one in a hundred has twelve digits in a row.
 _SECRETS: Final = re.compile(
     r"""(?P<keep>://[^\s/:@]{0,64}:)[^\s/@]{1,256}(?=@)
+    | (?P<uuid>\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b)
     | (?P<name>(?:passw(?:or)?d|secret|token|api[_-]?key|authorization|credential)[\w.-]{0,32}["']?\s{0,4}[=:]\s{0,4}["']?
         (?:bearer\s|basic\s)?)[^\s"',;&]{1,512}
     | \b(?:AKIA|ASIA)[A-Z0-9]{16}\b
@@ -302,7 +304,7 @@ def masked(text: str) -> str:
     """The text without what looks like a secret or a person's data."""
     if not _is_suspect(text):
         return text
-    return _SECRETS.sub(lambda found: (found["keep"] or found["name"] or "") + _MASK, text)
+    return _SECRETS.sub(lambda found: found["uuid"] or (found["keep"] or found["name"] or "") + _MASK, text)
 
 
 def masked_together(said: Sequence[Said | None]) -> Sequence[Said | None]:
