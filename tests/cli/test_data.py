@@ -55,7 +55,7 @@ def test_sound_data_is_said_to_be_sound(command: Veil, running: VeilServer, data
     running.close()
     ran = command("verify", "--data", str(data))
     assert ran.code == 0
-    assert ran.out.splitlines()[-1].startswith("sound: 1 queues, 2 messages")
+    assert ran.out.splitlines()[-1].startswith("sound: 1 queue, 2 messages")
     assert command("verify", "--data", str(data), "--json").objects[-1]["sound"] is True
 
 
@@ -76,7 +76,7 @@ def test_damage_is_exit_code_1_and_what_can_be_read_is_saved(
 
     saved = command("verify", "--data", str(data), "--salvage", str(tmp_path / "rescued"))
     assert saved.code == 0
-    assert "1 messages in 1 queues saved" in saved.out
+    assert saved.out.startswith("1 message in 1 queue saved\n1 damaged message set aside")
     assert command("verify", "--data", str(tmp_path / "rescued")).code == 0
 
 
@@ -85,3 +85,41 @@ def test_a_directory_without_data_is_one_line(command: Veil, tmp_path: Path) -> 
         ran = command(*words, "--data", str(tmp_path / "nothing"))
         assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
         assert "holds no store" in ran.err
+
+
+def test_the_data_is_that_of_the_servers_settings(
+    command: Veil, running: VeilServer, data: Path, tmp_path: Path
+) -> None:
+    Path("veil.toml").write_text(f'data = "{data}"\n')
+    assert command("backup", "monday.veil").err == f"backup of {data} written to monday.veil\n"
+    assert command("verify").code == 0
+    running.close()
+    Path("veil.toml").write_text(f'store = "sqlite://{tmp_path}/again"\n')
+    assert command("restore", "monday.veil").err == f"monday.veil restored to {tmp_path}/again\n"
+    Path("veil.toml").write_text('store = "postgresql://db/veil"\n')
+    ran = command("backup", "tuesday.veil")
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    assert "PostgreSQL's own tools" in ran.err
+    assert command("verify", "--data", str(data)).code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["restore", "nothing"], "nothing: expected a file that veil backup wrote"),
+        (["restore", "."], ".: expected a file that veil backup wrote"),
+        (["restore", "veil.toml"], "veil.toml is not a sound backup: error: database: cannot be read"),
+        (
+            ["backup", "--data", "DATA", "no/such/monday.veil"],
+            "no/such/monday.veil cannot be written: No such file",
+        ),
+    ],
+)
+def test_what_cannot_be_restored_or_written_is_one_plain_line(
+    command: Veil, running: VeilServer, data: Path, words: list[str], said: str
+) -> None:
+    Path("veil.toml").write_text('data = "other"\n')
+    ran = command(*(str(data) if word == "DATA" else word for word in words))
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    assert said in ran.err
+    assert "\\n" not in ran.err

@@ -195,6 +195,7 @@ def test_a_body_cannot_speak_to_a_real_terminal_either(nasty: Veil, monkeypatch:
     ("arguments", "named"),
     [
         (["send", "orders", "@/no/such/file"], "'/no/such/file': expected a file that can be read"),
+        (["send", "orders", ""], "BODY: '': expected at least one character"),
         (["send", "orders", "x", "--attribute", "plain"], "'plain': expected NAME=VALUE"),
         (
             ["send", "orders", "x", "--attribute", "n:Float=1"],

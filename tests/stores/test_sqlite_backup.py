@@ -227,7 +227,7 @@ async def test_a_damaged_backup_is_not_restored(tmp_path: Path):
     with pytest.raises(StoreDamaged, match="not a sound backup"):
         restore(out, tmp_path / "again")
     assert not (tmp_path / "again" / DATABASE).exists()
-    with pytest.raises(StoreError, match="not a file"):
+    with pytest.raises(StoreError, match="there is no such file"):
         restore(tmp_path / "missing", tmp_path / "again")
     (tmp_path / "noise").write_bytes(b"not a backup" * 1_000)
     with pytest.raises(StoreDamaged, match="not a sound backup"):

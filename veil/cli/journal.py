@@ -12,6 +12,7 @@ from veil.cli.options import AsJson, DataDirectory, server_settings, shared
 from veil.cli.output import inert, progress_bar, say, show_list, tell
 from veil.cli.pipeline.options import journal_location, place_of
 from veil.core.errors import StoreBusy
+from veil.words import plural
 
 if TYPE_CHECKING:
     from veil.journal.exporter import ExportStats
@@ -95,7 +96,7 @@ def verify(data: DataDirectory = None, journal: Where = None, as_json: AsJson = 
         tell({"missing": gap._asdict()}, text, as_json=as_json)
     sound = not problems and not missing
     facts = {"sound": sound, "segments": len(segments), "events": events, "bytes": size}
-    text = f"{len(segments):,} segments, {events:,} events, {size:,} bytes read"
+    text = f"{plural(len(segments), 'segment')}, {plural(events, 'event')}, {plural(size, 'byte')} read"
     tell(facts, text, as_json=as_json)
     if problems or missing:
         raise CommandFailed(
@@ -115,7 +116,7 @@ def export(data: DataDirectory = None, journal: Where = None, as_json: AsJson = 
     place = place_of("journal", where)
     stats = asyncio.run(_export(server_settings({"data": data}), where))
     counts = {"events": stats.events, "segments": stats.segments, "bytes": stats.segment_bytes}
-    text = f"{stats.events:,} events exported in {stats.segments:,} segments to {place.uri}"
+    text = f"{plural(stats.events, 'event')} exported in {plural(stats.segments, 'segment')} to {place.uri}"
     tell(counts | {"journal": place.uri}, text, as_json=as_json, aside=True)
 
 

@@ -49,9 +49,10 @@ _STATES = ("visible", "in_flight", "delayed")
 
 def read_body(text: str) -> str:
     """The body that BODY means: itself, `-` for stdin, `@FILE` for a file; to the last byte, newlines too."""
-    if text != "-" and not text.startswith("@"):
-        return text
-    return _text_of(text.removeprefix("@"), "BODY")
+    body = _text_of(text.removeprefix("@"), "BODY") if text == "-" or text.startswith("@") else text
+    if not body:
+        raise wrong("BODY", f"{text!r}: expected at least one character, as SQS demands")
+    return body
 
 
 def read_attributes(options: Sequence[str]) -> dict[str, dict[str, str]]:

@@ -285,6 +285,10 @@ def create(
         check_name(name, fifo=name.endswith(".fifo"))
     except NameRefused as refusal:
         raise wrong("NAME", f"{name!r}: expected {refusal.expected}") from None
+    if "ContentBasedDeduplication" in attributes and not name.endswith(".fifo"):
+        raise wrong(
+            "--content-deduplication", f"{name!r} is a standard queue: expected a name that ends in .fifo"
+        )
     if (dead_letter is None) != (max_receives is None):
         raise wrong("--dead-letter, --max-receives", "expected both or neither")
     tags = read_tags(tag)

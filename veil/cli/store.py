@@ -8,14 +8,15 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from veil.cli.app import app, group
 from veil.cli.failures import ArgumentWrong, CommandFailed
-from veil.cli.options import AsJson, DryRun, argument, flag, option, server_settings, shared
+from veil.cli.options import AsJson, DataDirectory, DryRun, argument, flag, option, server_settings
 from veil.cli.output import inert, progress_bar, say, say_json, talk, tell
 from veil.core.errors import StoreError, VeilError
 from veil.server.setting_values import without_password
+from veil.words import plural
 
 if TYPE_CHECKING:
     from veil.stores.copying.copy import Copied
@@ -152,49 +153,54 @@ def _place(text: str) -> Path | str:
     return Path(text).expanduser()
 
 
-Data = Annotated[
-    Path,
-    shared(
-        "--data DIR",
-        "The data directory. Default: VEIL_DATA or veil-data.",
-        envvar="VEIL_DATA",
-        show_envvar=False,
-        show_default=False,
-    ),
-]
-DATA_DEFAULT = Path("veil-data")
+def _data_directory(given: str | None) -> Path:
+    """The directory that was given, or the one that the server's settings name; raises CommandFailed where it has none."""
+    if given is not None:
+        return Path(given).expanduser()
+    from veil.server.make_store import is_on_postgres, store_directory
+
+    settings = server_settings({})
+    directory = store_directory(settings)
+    if directory is not None:
+        return directory
+    if is_on_postgres(settings):
+        own = "the store is a PostgreSQL database: use PostgreSQL's own tools, and after a restore veil store restored"
+        raise CommandFailed(f"{own}; --data DIR names a data directory")
+    raise CommandFailed("store=memory: this store keeps no data; --data DIR names a data directory")
 
 
 @app.command("backup", epilog="Example: veil backup --data veil-data monday.veil")
 def backup(
     out: Path = argument("OUT", "The file to write. It must not exist yet."),
-    data: Data = DATA_DEFAULT,
+    data: DataDirectory = None,
 ) -> None:
     """Copy the data to one file. The server can keep running."""
+    directory = _data_directory(data)
     from veil.stores.sqlite.recovery.backup import backup as write_backup
 
-    write_backup(data, out)
-    talk(f"backup of {data} written to {out}")
+    write_backup(directory, out)
+    talk(f"backup of {directory} written to {out}")
 
 
 @app.command("restore", epilog="Example: veil restore monday.veil --data veil-data")
 def restore(
     source: Path = argument("IN", "A file that veil backup wrote."),
-    data: Data = DATA_DEFAULT,
+    data: DataDirectory = None,
 ) -> None:
     """Make a data directory from a backup.
 
     The directory must not hold data yet. What happened since the backup is undone.
     """
+    directory = _data_directory(data)
     from veil.stores.sqlite.recovery.backup import restore as restore_backup
 
-    restore_backup(source, data)
-    talk(f"{source} restored to {data}")
+    restore_backup(source, directory)
+    talk(f"{source} restored to {directory}")
 
 
 @app.command("verify", epilog="Example: veil verify --data veil-data")
 def verify(
-    data: Data = DATA_DEFAULT,
+    data: DataDirectory = None,
     salvage: Path | None = option("--salvage OUT", "Save what can be read to this new directory."),
     as_json: AsJson = False,
 ) -> None:
@@ -202,31 +208,43 @@ def verify(
 
     With --salvage, nothing is checked: what can be read is saved to a new directory. The server must be stopped.
     """
+    directory = _data_directory(data)
     if salvage is not None:
-        _salvage(data, salvage, as_json=as_json)
+        _salvage(directory, salvage, as_json=as_json)
         return
     with progress_bar("messages") as shown:
         from veil.stores.sqlite.recovery.verify import verify as find
 
-        findings = find(data, shown)
+        findings = find(directory, shown)
     if as_json:
         for finding in findings.listed:
             say_json(finding._asdict())
         counts = {"queues": findings.queues, "messages": findings.messages, "body_bytes": findings.body_bytes}
         say_json({"sound": findings.is_sound, **counts})
     else:
-        for line in str(findings).splitlines():
+        for line in findings.lines():
             say(inert(line))
+        found = f"{plural(findings.queues, 'queue')}, {plural(findings.messages, 'message')}"
+        verdict = "sound" if findings.is_sound else "damaged"
+        say(f"{verdict}: {found}, {plural(findings.body_bytes, 'byte')} of bodies read")
     if not findings.is_sound:
-        raise CommandFailed(f"{data} is damaged; save what can be read with: veil verify --salvage OUT")
+        raise CommandFailed(f"{directory} is damaged; save what can be read with: veil verify --salvage OUT")
 
 
 def _salvage(data: Path, out: Path, *, as_json: bool) -> None:
+    from veil.stores.sqlite.recovery.salvage import SET_ASIDE
     from veil.stores.sqlite.recovery.salvage import salvage as save
 
     report = save(data, out)
     if as_json:
         say_json(asdict(report) | {"log": report.log._asdict()})
     else:
-        say(inert(str(report)))
+        rebuilt, log = report.queues_rebuilt, report.log
+        named = f" ({plural(rebuilt, 'queue')} under made-up names)" if rebuilt else ""
+        say(f"{plural(report.messages, 'message')} in {plural(report.queues, 'queue')} saved{named}")
+        if report.set_aside:
+            say(f"{plural(report.set_aside, 'damaged message')} set aside in {SET_ASIDE}")
+        events = f"{plural(report.events, 'event')} for a new journal"
+        say(f"{plural(report.given_up, 'message')} given up; {events}")
+        say(f"log: {plural(log.frames, 'frame')} read, {log.mended:,} mended, {log.doubtful:,} doubtful")
     talk(f"saved to {out}; start it with: veil serve --data {out}")

@@ -163,6 +163,12 @@ def _renewed(means: WithPolicy) -> str:
     return f"{words.chance(means.duplicate_chance)} · {words.length(means.recovery_s)} · {means.calls_per_message:.2g}×"
 
 
+def _days(finding: Finding) -> str:
+    """The days that were looked at, as the tables have them: whole ones, in UTC."""
+    since, until = (str(at)[:10] for at in (finding.since, finding.until))
+    return f"on {since} (UTC)" if since == until else f"from {since} to {until} (UTC)"
+
+
 def _words(finding: Finding) -> Sequence[str]:
     whole = finding.message_type is None
     name = finding.queue if whole else f"{finding.queue}, type {finding.message_type or '(none)'}"
@@ -174,8 +180,7 @@ def _words(finding: Finding) -> Sequence[str]:
     lines.append(
         f"  seen: {words.plural(finding.leases, 'lease')}, {finding.completed:,} of them to the end of the work, "
         f"{finding.censored:,} cut off, {words.plural(finding.duplicates, 'duplicate')}, {finding.crashes:,} crashed, "
-        f"{finding.unknown:,} lapsed for unknown reasons; "
-        f"{finding.since or '?'} to {finding.until or '?'}."
+        f"{finding.unknown:,} lapsed for unknown reasons; {_days(finding)}."
     )
     if finding.failed:
         each = finding.failed / finding.messages_completed if finding.messages_completed else None

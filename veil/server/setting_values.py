@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from veil.core.autopilot import PolicyUnreadable, read_policy
-from veil.core.errors import VeilError
+from veil.core.errors import SettingRefused, VeilError
 from veil.core.queue import TOML_NAMES, QueueKey, QueueSettings, RedrivePolicy, check_name
 from veil.core.text import length_s
 from veil.wire.sigv4 import AccessKey
@@ -369,6 +369,10 @@ def _declared(name: str, written: object) -> DeclaredQueue:
         if dead_letter is not None:
             check_name(dead_letter, fifo)
         settings_given(queue, QueueKey("", "", queue.name))
+    except SettingRefused as refusal:
+        word = next((word for word, setting in TOML_NAMES.items() if setting == refusal.setting), None)
+        told = f"{word or refusal.setting} = {getattr(table, word or '', refusal.value)}"
+        raise ValueError(f"a queue that can exist in [queues.{name}]: {told} {refusal.expected}") from None
     except VeilError as refusal:
         raise ValueError(f"a queue that can exist in [queues.{name}]: {refusal}") from None
     return queue

@@ -47,10 +47,10 @@ def backup(data_dir: Path, out: Path) -> None:
 def restore(source: Path, data_dir: Path) -> None:
     """Make a data directory from a backup; raises StoreError if there is data already or the backup is not sound."""
     if not source.is_file():
-        raise StoreError(f"{source} is not a file that could be restored")
+        raise StoreError(f"{source}: expected a file that veil backup wrote, and there is no such file")
     findings = verify_file(source)
     if not findings.is_sound:
-        raise StoreDamaged(f"{source} is not a sound backup:\n{findings}")
+        raise StoreDamaged(f"{source} is not a sound backup: {'; '.join(findings.lines())}")
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     with locked(data_dir):
         present = [name for name in _DATA_FILES if (data_dir / name).exists()]
@@ -87,7 +87,10 @@ def _write_whole(target: Path, write: Callable[[Path], None]) -> None:
     if target.exists():
         raise StoreError(f"{target} exists already, and nothing is written over it")
     unfinished = target.with_name(f".{target.name}.{os.getpid()}.unfinished")
-    os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    try:
+        os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise StoreError(f"{target} cannot be written: {error.strerror}") from error
     try:
         write(unfinished)
         sync_path(unfinished)

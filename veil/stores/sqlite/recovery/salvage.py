@@ -62,14 +62,6 @@ class Salvaged:
     given_up: int = 0  # known to have existed, unreadable
     events: int = 0  # of the outbox, which waited to be exported
 
-    def __str__(self) -> str:
-        return (
-            f"{self.messages:,} messages in {self.queues:,} queues saved ({self.queues_rebuilt:,} queues under made-up "
-            f"names), {self.set_aside:,} damaged messages set aside in {SET_ASIDE}, {self.given_up:,} given up; "
-            f"{self.events:,} events for a new journal; "
-            f"log: {self.log.frames:,} frames read, {self.log.mended:,} mended, {self.log.doubtful:,} doubtful"
-        )
-
 
 def salvage(data_dir: Path, out_dir: Path) -> Salvaged:
     """Make a sound data directory at `out_dir` (new or empty) from what can be read; raises StoreError."""

@@ -103,15 +103,15 @@ class VerifyReport:
         return not any(severity == "error" for severity, _ in self.totals)
 
     def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """What was found, a line each."""
         lines = [f"{finding.severity}: {finding.where}: {finding.text}" for finding in self.listed]
         for (severity, kind), total in self.totals.items():
             if total > LISTED_MAX:
                 lines.append(f"{severity}: {kind}: {total - LISTED_MAX:,} more of the same kind")
-        verdict = "sound" if self.is_sound else "damaged"
-        lines.append(
-            f"{verdict}: {self.queues:,} queues, {self.messages:,} messages, {self.body_bytes:,} bytes of bodies read"
-        )
-        return "\n".join(lines)
+        return lines
 
 
 Progress = Callable[[int, int], None]  # messages done, messages expected
