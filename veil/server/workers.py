@@ -314,6 +314,7 @@ class Workers:
                 STORE_PROCESS,
                 attendant,
                 find_queue=self._service.store.find_queue,
+                is_owner=True,
                 on_lost=lambda: self._lost(worker),
             ),
             sock=ours,

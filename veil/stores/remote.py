@@ -37,7 +37,8 @@ _BLANK: Final = bytes(_HEAD.size)
 _ANSWER, _ERROR, _FIRST_METHOD = range(3)
 # A turn of the loop may have hundreds of them: the other end, on another core, need not wait for the last.
 _FRAMES_AT_ONCE: Final = 16
-# Beyond this nothing more is read from an end that does not take its answers.
+# Beyond this the store's owner reads nothing more from a worker that does not take its answers. A worker always reads: if both
+# could stop, each would wait for the other. What it has for the store is bounded by what its clients may send.
 _UNSENT_BYTES_MAX: Final = 32 << 20
 _QUEUES_KNOWN_MAX: Final = 10_000
 
@@ -193,12 +194,15 @@ class Link(asyncio.Protocol):
         handler: object,
         *,
         find_queue: Callable[[QueueKey], Awaitable[Queue | None]] | None = None,
+        is_owner: bool = False,
         on_lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """`handler` has a method for each of the offers; `on_lost` is called when the other end is gone."""
+        """`handler` has a method for each of the offers; `is_owner` for the end that has the store; `on_lost` is called when the
+        other end is gone."""
         self._asks = {method.name: method for method in asks}
         self._offers = {method.kind: (method, getattr(handler, method.name)) for method in offers}
         self._find_queue = find_queue
+        self._is_owner = is_owner
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, tuple[asyncio.Future[Any], Method]] = {}
@@ -247,10 +251,12 @@ class Link(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX)
 
     def pause_writing(self) -> None:
-        self._transport.pause_reading()
+        if self._is_owner:
+            self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self._transport.resume_reading()
+        if self._is_owner:
+            self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
