@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -41,16 +42,26 @@ class SharedStore(ServedStore):
     def events(self, events: StoreEvents) -> None:
         self._store.events = events
 
+    @asynccontextmanager
+    async def _forgotten(self, key: QueueKey) -> AsyncIterator[None]:
+        """However the change ends: who asked meanwhile was told of it, and it may have come to nothing."""
+        try:
+            yield
+        finally:
+            if self.forget is not None:
+                await self.forget(key)
+
+    async def create_queue(self, key: QueueKey, content: QueueContent, *, rest_ms: int) -> Queue:
+        async with self._forgotten(key):
+            return await self._store.create_queue(key, content, rest_ms=rest_ms)
+
     async def edit_queue(self, queue: Queue, edit: Callable[[QueueContent], QueueContent]) -> Queue:
-        edited = await self._store.edit_queue(queue, edit)
-        if self.forget is not None:
-            await self.forget(queue.key)
-        return edited
+        async with self._forgotten(queue.key):
+            return await self._store.edit_queue(queue, edit)
 
     async def delete_queue(self, queue: Queue, *, caller: Caller = NOBODY) -> None:
-        await self._store.delete_queue(queue, caller=caller)
-        if self.forget is not None:
-            await self.forget(queue.key)
+        async with self._forgotten(queue.key):
+            await self._store.delete_queue(queue, caller=caller)
 
 
 class RelayedAnswer(NamedTuple):

@@ -1,0 +1,79 @@
+"""The link between a worker and the store process: what the conformance suite does not come to."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import apsw
+
+from tests.stores.kit import a_key, make_queue
+from tests.stores.sqlite_kit import open_store
+from veil.core.errors import StoreFull
+from veil.core.queue import QueueKey, QueueSettings
+from veil.server.attendant import SharedStore
+from veil.stores.remote import Link, methods_of
+from veil.stores.store import QueueContent
+
+_MIB = 1 << 20
+
+
+class _Bulk:
+    """Takes large things and gives large things."""
+
+    async def fetch(self, size: int) -> bytes:
+        return bytes(size)
+
+    async def put(self, given: bytes) -> int:
+        return len(given)
+
+
+async def _linked(methods: Any, handler: object) -> tuple[Link, Link]:
+    """A worker's end and the store process's end of one link."""
+    ours, theirs = socket.socketpair()
+    connect = asyncio.get_running_loop().create_connection
+    _, served = await connect(lambda: Link((), methods, handler, is_owner=True), sock=theirs)
+    _, asking = await connect(lambda: Link(methods, (), None), sock=ours)
+    return asking, served
+
+
+async def test_large_sends_and_large_receives_at_once_do_not_wait_for_each_other_for_ever():
+    asking, served = await _linked(methods_of(_Bulk), _Bulk())
+    answers = [asking.ask("fetch", 8 * _MIB) for _ in range(8)]
+    answers += [asking.ask("put", bytes(_MIB)) for _ in range(64)]
+    async with asyncio.timeout(60):
+        assert sum(isinstance(each, int) for each in await asyncio.gather(*answers)) == 64
+    asking.close()
+    served.close()
+
+
+async def test_workers_forget_a_change_that_was_seen_and_came_to_nothing(tmp_path, clock, monkeypatch):
+    forgotten: list[QueueKey] = []
+
+    async def forget(key: QueueKey) -> None:
+        forgotten.append(key)
+
+    async with open_store(tmp_path, clock) as store:
+        queue, made = await make_queue(store), a_key("made")
+        shared = SharedStore(store)
+        shared.forget = forget
+
+        def no_room() -> None:
+            raise apsw.FullError("no room")
+
+        monkeypatch.setattr(store._db, "before_commit", no_room)
+        longer = QueueSettings(visibility_s=99)
+        changes = [
+            asyncio.ensure_future(shared.edit_queue(queue, lambda it: it._replace(settings=longer))),
+            asyncio.ensure_future(shared.create_queue(made, QueueContent(longer, {}), rest_ms=0)),
+        ]
+        await asyncio.sleep(0)
+        # A worker that asks now is told of what is not on disk yet.
+        assert (await shared.find_queue(queue.key)).settings == longer
+        assert await shared.find_queue(made) is not None
+        told = await asyncio.gather(*changes, return_exceptions=True)
+        assert [type(each) for each in told] == [StoreFull, StoreFull]
+        assert (await shared.find_queue(queue.key), await shared.find_queue(made)) == (queue, None)
+        assert forgotten == [queue.key, made]
+        monkeypatch.undo()
