@@ -236,3 +236,23 @@ def test_in_a_night_of_stalls_the_messages_of_a_dead_holder_come_back():
             break
         trouble = Trouble(began_ms, began_ms + 1_500, "disk").after(trouble)
     assert 300_000 < deadline_ms < 500_000
+
+
+@pytest.mark.parametrize("received_at_ms", [0, 19_900_000], ids=["long ago", "lately"])
+def test_in_a_night_of_troubles_whoever_renews_between_them_keeps_the_grace(received_at_ms):
+    trouble = Trouble(0, 1_500, "database")
+    for failover in range(1, 1_000):
+        began_ms = 20_000 * failover
+        trouble = Trouble(began_ms, began_ms + 1_500, "database").after(trouble)
+    renewed_until_ms = began_ms + 1_600  # just after it is over: too early for a holder who asks again after a rest
+    assert trouble.deadline_ms(renewed_until_ms, received_at_ms, 10) == began_ms + 1_500 + 5_000
+    # With a grace longer than the gaps a dead holder's message would never come back: it ends for who was received long ago.
+    is_long_ago = received_at_ms == 0
+    until_ms = renewed_until_ms if is_long_ago else began_ms + 1_500 + 30_000
+    assert trouble.deadline_ms(renewed_until_ms, received_at_ms, 60) == until_ms
+
+
+def test_a_trouble_that_goes_on_after_a_moment_stays_as_far_from_the_one_before():
+    first, second = Trouble(0, 1_500, "disk"), Trouble(20_000, 21_000, "disk")
+    again = Trouble(22_000, 23_000, "paused").after(second.after(first))
+    assert again == Trouble(20_000, 23_000, "paused", healthy_ms=19_500, gap_ms=18_500)

@@ -74,8 +74,8 @@ GRACE_MIN_MS: Final = 2 * SECOND_MS
 GRACE_MAX_MS: Final = 60 * SECOND_MS
 # By then whatever was due at the end of a trouble has its grace written down.
 _GRANTED_MS: Final = 2 * SECOND_MS
-# Troubles that follow one another within a grace grant new ones until this much healthy time lies between them: in a night of
-# stalls the messages of a holder that died do come back.
+# Troubles that follow one another within a grace grant new ones to a lease until it has lasted this long and as much healthy time
+# lies between them: in a night of stalls the messages of a holder that died do come back.
 _HEALTHY_MAX_MS: Final = 300 * SECOND_MS
 _BEAT_MS: Final = 250
 
@@ -97,6 +97,7 @@ class Trouble(NamedTuple):
     to_ms: int
     kind: str
     healthy_ms: int = 0  # since the first of several that follow one another closely
+    gap_ms: int = GRACE_MAX_MS  # of it, since the one before
 
     @property
     def length_s(self) -> float:
@@ -113,12 +114,13 @@ class Trouble(NamedTuple):
         if earlier is None or self.from_ms - earlier.to_ms >= GRACE_MAX_MS:
             return self
         gap_ms = max(0, self.from_ms - earlier.to_ms)
-        from_ms = earlier.from_ms if gap_ms < _GRANTED_MS else self.from_ms
+        goes_on = gap_ms < _GRANTED_MS
         return Trouble(
-            min(from_ms, self.from_ms),
+            min(earlier.from_ms, self.from_ms) if goes_on else self.from_ms,
             max(self.to_ms, earlier.to_ms),
             self.kind,
             earlier.healthy_ms + gap_ms,
+            earlier.gap_ms if goes_on else gap_ms,
         )
 
     def deadline_ms(self, deadline_ms: int, received_at_ms: int, visibility_s: int) -> int:
@@ -127,7 +129,12 @@ class Trouble(NamedTuple):
         if deadline_ms <= self.from_ms or received_at_ms >= self.to_ms:
             return deadline_ms  # it had lapsed before, or was opened afterwards
         length_ms = grace_ms(visibility_s)
-        if self.healthy_ms > _HEALTHY_MAX_MS:
+        # Whoever has lived through a gap as long as the grace has renewed meanwhile: what the one before excused has lapsed.
+        if (
+            self.healthy_ms > _HEALTHY_MAX_MS
+            and self.gap_ms < length_ms
+            and self.to_ms - received_at_ms > _HEALTHY_MAX_MS
+        ):
             if deadline_ms > self.to_ms:
                 return deadline_ms
             length_ms = min(length_ms, deadline_ms - self.from_ms)  # what was left of it
@@ -271,6 +278,7 @@ class LeaseTime:
             self._trouble = later._replace(
                 from_ms=min(known.from_ms, trouble.from_ms),
                 healthy_ms=max(known.healthy_ms, trouble.healthy_ms),
+                gap_ms=min(known.gap_ms, trouble.gap_ms),
             )
 
     # ---- what counts

@@ -176,8 +176,8 @@ class Nodes:
             # Our heart beats, and renewals wait all the same: others must not let lapse what our callers hold.
             latest = going_on.after(latest)
         # The kind as a plain text: nothing else can be sent.
-        values = (None,) * 4 if latest is None else latest._replace(kind=str(latest.kind))[:4]
-        named = dict(zip(("from_ms", "to_ms", "kind", "healthy_ms"), values, strict=True))
+        values = (None,) * 5 if latest is None else latest._replace(kind=str(latest.kind))
+        named = dict(zip(Trouble._fields, values, strict=True))
         tx.later(Q.write_lease_time, {"beat_ms": now_ms, **named})
         if latest is not None:
             self._engine.lease_time.learn(latest)

@@ -25,6 +25,7 @@ _MIGRATIONS: Final = (
     "004_servers.sql",
     "005_lease_time.sql",
     "006_heard.sql",
+    "007_trouble_gap.sql",
 )
 SCHEMA_VERSION: Final = len(_MIGRATIONS)
 VERSION_MIN: Final = 14

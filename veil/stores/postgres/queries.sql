@@ -460,7 +460,7 @@ UPDATE veil.node SET name = name WHERE number = %(number)s AND name = %(name)s;
 
 -- part: LEASE_TIME
 beat_ms, (SELECT min(seen_ms) FROM veil.node WHERE seen_ms BETWEEN t.now_ms - %(silent_max_ms)s AND t.now_ms - %(silent_ms)s),
-       from_ms, to_ms, kind, healthy_ms
+       from_ms, to_ms, kind, healthy_ms, gap_ms
 
 -- name: lease_time
 -- When a node last ran, the last sign of one that has been silent for so long, and the latest trouble.
@@ -476,7 +476,7 @@ UPDATE veil.node SET seen_ms = %(seen_ms)s WHERE name <> %(name)s AND seen_ms BE
 
 -- name: write_lease_time
 UPDATE veil.lease_time SET beat_ms = %(beat_ms)s, from_ms = %(from_ms)s, to_ms = %(to_ms)s, kind = %(kind)s,
-    healthy_ms = %(healthy_ms)s;
+    healthy_ms = %(healthy_ms)s, gap_ms = coalesce(%(gap_ms)s, gap_ms);
 
 -- name: others_alive
 SELECT count(*)::int FROM veil.node
