@@ -244,7 +244,9 @@ def test_in_a_night_of_troubles_whoever_renews_between_them_keeps_the_grace(rece
     for failover in range(1, 1_000):
         began_ms = 20_000 * failover
         trouble = Trouble(began_ms, began_ms + 1_500, "database").after(trouble)
-    renewed_until_ms = began_ms + 1_600  # just after it is over: too early for a holder who asks again after a rest
+    renewed_until_ms = (
+        began_ms + 1_600
+    )  # just after it is over: too early for a holder who asks again after a rest
     assert trouble.deadline_ms(renewed_until_ms, received_at_ms, 10) == began_ms + 1_500 + 5_000
     # With a grace longer than the gaps a dead holder's message would never come back: it ends for who was received long ago.
     is_long_ago = received_at_ms == 0

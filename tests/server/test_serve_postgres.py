@@ -213,7 +213,11 @@ def test_while_the_database_is_away_answers_are_503_and_afterwards_it_serves_aga
         assert re.search(r"^veil_database_connection_failures_total [1-9]", node.get("/metrics")[1], re.M)
         status, answer = node.call("ReceiveMessage", QueueUrl="orders", MaxNumberOfMessages=10)
         assert (status, [message["Body"] for message in answer["Messages"]]) == (200, ["before"])
+        until(lambda: "the database can be used again" in node.log_path.read_text())
         assert node.terminate() == 0
+    told = node.log_path.read_text()
+    assert told.count("the database cannot be used") == told.count("the database can be used again") == 1
+    assert "psycopg" not in told  # a line for each connection that broke would bury the others
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,8 @@ def configure_logging(level: str, log_format: str) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("veil").setLevel(level.upper())
+    # It tells of every connection that broke; stores/postgres/nodes.py tells of all of them once.
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
 
 
 class _Lines(logging.Formatter):

@@ -49,6 +49,7 @@ class Nodes:
         self._noted = asyncio.Event()
         self._goes_on = False  # what others know of a trouble here is not all of it yet
         self._told_ms = 0  # until when the owner knows of troubles
+        self._is_usable = True  # the database, by the last beat
         engine.lease_time.on_trouble = self._note_trouble
 
     async def start(self) -> None:
@@ -138,11 +139,20 @@ class Nodes:
                     self._new_beats = max(0, self._new_beats - 1)
                     await self._wake_all()
                 await self._each_second()
+                self._tell_whether_usable(None)
             except StoreError as error:
-                _log.debug("the database is away: %s", error)
+                self._tell_whether_usable(error)
             except Exception:
                 # Whatever it was: a node whose heart stands still is taken for dead, and no lease lapses any more.
                 _log.exception("a heartbeat failed")
+
+    def _tell_whether_usable(self, error: StoreError | None) -> None:
+        """One line when the database goes away and one when it is back, however many connections that concerns."""
+        if error is not None and self._is_usable:
+            _log.warning("the database cannot be used, requests are answered 503 until it can: %s", error)
+        elif error is None and not self._is_usable:
+            _log.warning("the database can be used again")
+        self._is_usable = error is None
 
     def _known(self) -> dict[str, Any]:
         return {"number": self._engine.node, "name": self.name}
