@@ -45,6 +45,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, help="of each timed part (2)")
     parser.add_argument("--connections", nargs="+", type=int, metavar="N", help="1 32 128")
     parser.add_argument("--batches", nargs="+", type=int, metavar="N", help="messages per request: 1 10")
+    parser.add_argument(
+        "--build", type=Path, default=Path("build"), metavar="DIR",
+        help="where the servers' data and logs are (build); in memory, such as /dev/shm/bench, a sync takes no time",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("build/bench.json"), metavar="FILE")
     given = parser.parse_args(arguments)
     plan = Plan(
@@ -55,6 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         rounds=given.rounds or (1 if given.quick else 3),
         seconds=given.seconds or (0.5 if given.quick else 2.0),
         warm_up_factor=0.25 if given.quick else 1.0,
+        build=given.build,
     )
     facts = _facts(plan)
     report = measure(plan)

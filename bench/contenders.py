@@ -18,10 +18,10 @@ from bench import elasticmq, goaws
 from bench.elasticmq import NotAvailable
 from bench.processes import await_listening, free_port
 
-VEIL, VEIL_POSTGRES, NOOP = "veil", "veil-postgres", "noop"
+VEIL, VEIL_CORE, VEIL_POSTGRES, NOOP = "veil", "veil-core", "veil-postgres", "noop"
 ELASTICMQ, GOAWS, SMOOTHMQ, MOTO = "elasticmq", "goaws", "smoothmq", "moto"
 WORKERS: Final = {"veil-worker": 1, "veil-workers": 2}
-NAMES: Final = (VEIL, *WORKERS, VEIL_POSTGRES, NOOP, ELASTICMQ, GOAWS, SMOOTHMQ, MOTO)
+NAMES: Final = (VEIL, VEIL_CORE, *WORKERS, VEIL_POSTGRES, NOOP, ELASTICMQ, GOAWS, SMOOTHMQ, MOTO)
 _STOP_TIMEOUT_S = 20.0
 
 
@@ -99,6 +99,9 @@ def _prepare(name: str, port: int, build: Path, stack: contextlib.ExitStack) -> 
     if name == VEIL:
         data = stack.enter_context(scratch(build))
         return f"Veil {version('veilmq')}, durable", veil_command(data, port)
+    if name == VEIL_CORE:
+        data, core = stack.enter_context(scratch(build)), min(os.sched_getaffinity(0))
+        return "Veil on one core", ["taskset", "--cpu-list", str(core), *veil_command(data, port)]
     if name in WORKERS:
         data = stack.enter_context(scratch(build))
         return f"Veil, workers: {WORKERS[name]}", veil_command(data, port, "--workers", str(WORKERS[name]))

@@ -17,7 +17,7 @@ from multiprocessing import get_context
 from typing import Final
 
 from bench import wire_requests as wire
-from bench.load import LoadResult, run_load
+from bench.load import LoadResult, process_cpu_s, run_load
 from bench.processes import HOST, await_rest, server_cpu_s
 
 SEND, RECEIVE, EXTEND, DELETE, LIFE = "send", "receive", "extend", "delete", "life"
@@ -59,6 +59,7 @@ class Figure:
     p50_ms: float
     p99_ms: float
     server_cpu_s: float
+    store_cpu_s: float  # of that, what the process with the store used: all of it where there are no workers
     generator_cpu_s: float
 
 
@@ -231,8 +232,9 @@ class _Runner:
         lap = self._lap
         if lap.watch:
             os.kill(lap.pid, signal.SIGUSR1)
-        cpu_s = server_cpu_s(lap.pid)
+        cpu_s, store_s = server_cpu_s(lap.pid), process_cpu_s(lap.pid)
         result = run_load(HOST, lap.port, lap.connections, next_request, on_response, seconds=lap.seconds)
+        store_s = process_cpu_s(lap.pid) - store_s
         if lap.watch:
             os.kill(lap.pid, signal.SIGUSR2)
         return Figure(
@@ -244,6 +246,7 @@ class _Runner:
             p50_ms=result.p50_ms,
             p99_ms=result.p99_ms,
             server_cpu_s=server_cpu_s(lap.pid) - cpu_s,
+            store_cpu_s=store_s,
             generator_cpu_s=result.cpu_s,
         )
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from bench.contenders import ELASTICMQ, MOTO, NOOP, Contender, contender
+from bench.contenders import ELASTICMQ, MOTO, NOOP, VEIL_CORE, WORKERS, Contender, contender
 from bench.generator import LIFE, PARTS, SEND, Figure, Lap, generator, run_lap, warm_up
 
 # Compiled on the way: it needs a while until its figures stand still.
@@ -53,11 +53,13 @@ class Row:
     p99_ms: float = 0.0
     errors: int = 0
     server_us_per_request: float = 0.0
+    store_us_per_request: float | None = None  # of that, where the store is a process of its own
     generator_us_per_request: float = 0.0
     server_cores: float = 0.0
     generator_cores: float = 0.0
     of_noop: float | None = None
     of_elasticmq: float | None = None
+    of_one_core: float | None = None
     missing: str | None = None
 
 
@@ -149,17 +151,14 @@ def _measure_scenario(
                 figures[server.name, figure.part].append(figure)
     rows = []
     for part in plan.parts:
-        limit = _per_s(figures[NOOP, part])
-        peer = _per_s(figures[ELASTICMQ, part])
+        rates = {name: _per_s(figures[name, part]) for name in (NOOP, ELASTICMQ, VEIL_CORE)}
         for server in servers:
             if server.missing is not None:
                 rows.append(
                     Row(server.name, part, batch, connections, missing=f"not available: {server.missing}")
                 )
             else:
-                rows.append(
-                    _row(server.name, part, batch, connections, figures[server.name, part], limit, peer)
-                )
+                rows.append(_row(server.name, part, batch, connections, figures[server.name, part], rates))
     return rows
 
 
@@ -173,13 +172,17 @@ def _row(
     batch: int,
     connections: int,
     figures: Sequence[Figure],
-    limit: float | None,
-    peer: float | None,
+    rates: Mapping[str, float | None],
 ) -> Row:
     counted = [f for f in figures if f.requests]
     if not counted:
         return Row(name, part, batch, connections, missing="no answer within a round")
     per_s = _per_s(counted) or 0.0
+
+    def share_of(base: str, *others: str) -> float | None:
+        rate = rates[base]
+        return per_s / rate if rate and name not in (base, *others) else None
+
     return Row(
         contender=name,
         part=part,
@@ -192,11 +195,15 @@ def _row(
         p99_ms=median(f.p99_ms for f in counted),
         errors=sum(f.errors for f in counted),
         server_us_per_request=median(f.server_cpu_s / f.requests * 1e6 for f in counted),
+        store_us_per_request=median(f.store_cpu_s / f.requests * 1e6 for f in counted)
+        if name in WORKERS
+        else None,
         generator_us_per_request=median(f.generator_cpu_s / f.requests * 1e6 for f in counted),
         server_cores=median(f.server_cpu_s / f.seconds for f in counted),
         generator_cores=median(f.generator_cpu_s / f.seconds for f in counted),
-        of_noop=per_s / limit if limit and name != NOOP else None,
-        of_elasticmq=per_s / peer if peer and name not in (NOOP, ELASTICMQ) else None,
+        of_noop=share_of(NOOP),
+        of_elasticmq=share_of(ELASTICMQ, NOOP),
+        of_one_core=share_of(VEIL_CORE, NOOP, ELASTICMQ),
     )
 
 

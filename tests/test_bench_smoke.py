@@ -38,6 +38,22 @@ def test_a_short_run_prints_a_line_for_each_part_and_writes_the_figures(
     assert all(row["requests_per_s"] > 0 and row["errors"] == 0 for row in rows)
 
 
+def test_two_cores_are_told_as_a_multiple_of_one_and_the_share_of_the_store_process(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = ["--quick", "--seconds", "0.2", "--connections", "4", "--batches", "1", "--only", "send"]
+    servers = ["--contenders", "veil-core", "veil-worker", "--build", "elsewhere", "--out", "figures.json"]
+    assert bench.main([*run, *servers]) == 0
+    heads = capsys.readouterr().out.splitlines()[2]
+    assert "of one core" in heads and "store µs" in heads
+    assert "of ElasticMQ" not in heads  # which was not asked
+    one, two = json.loads(Path("figures.json").read_text())["rows"]
+    assert one["of_one_core"] is None and one["store_us_per_request"] is None
+    assert two["of_one_core"] == two["requests_per_s"] / one["requests_per_s"]
+    assert 0 <= two["store_us_per_request"] <= two["server_us_per_request"]
+    assert Path("elsewhere/veil-core.log").exists()
+
+
 def test_a_lap_receives_and_deletes_what_it_sent_and_no_more(tmp_path: Path) -> None:
     with contender("veil", tmp_path) as veil:
         figures = {f.part: f for f in run_lap(Lap(veil.port, veil.pid, PARTS, 1, 4, 0.2))}

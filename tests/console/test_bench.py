@@ -27,7 +27,7 @@ def test_every_page_is_timed(capsys: pytest.CaptureFixture[str]):
 
 
 def test_a_lap_without_a_message_is_run_again():
-    found = [[Figure("life", 9, messages, 0.2, 0, 1.0, 1.0, 0.01, 0.01)] for messages in (0, 3)]
+    found = [[Figure("life", 9, messages, 0.2, 0, 1.0, 1.0, 0.01, 0.01, 0.01)] for messages in (0, 3)]
 
     class Load(Executor):
         def submit(self, *_: Any) -> Any:  # type: ignore[override]
