@@ -132,3 +132,18 @@ async def test_on_a_disk_that_is_full_only_sends_are_refused(small_disk: Path, c
     findings = verify(small_disk)
     assert findings.is_sound, str(findings)
     assert findings.messages == 11
+
+
+async def test_what_was_deleted_makes_room_on_a_disk_that_the_database_fills(
+    small_disk: Path, clock: ManualClock
+):
+    async with open_store(small_disk, clock) as store:
+        queue = await make_queue(store)
+        for _ in range(5):
+            assert await fill(store, queue) > 50
+            await assert_all_but_sends_go_on(store, queue, (await store.counts(queue)).visible)
+            assert not (small_disk / "reserve").exists()
+    async with open_store(small_disk, clock) as store:
+        assert await fill(store, await make_queue(store)) > 50
+    findings = verify(small_disk)
+    assert findings.is_sound, str(findings)

@@ -15,6 +15,8 @@ _log = logging.getLogger(__name__)
 
 DATABASE = "veil.db"
 RESERVE_BYTES = 16 << 20
+# Without the reserve, what the database must have free within for a send: what is left is for receives and deletes.
+WITHIN_BYTES_MIN = 4 << 20
 RETRY_MS = 1_000
 DISK_FULL = "no room left on the device; messages are not accepted until there is"
 
@@ -64,7 +66,8 @@ class Reserve:
 
     A receive has to write too (the lease), and a delete needs room in the WAL before it frees any in the database. So when
     the disk is full the reserve is released and sends are refused; they are accepted again once the reserve could be taken
-    back.
+    back, or where messages were deleted: the database's file never shrinks, so on a disk that it fills alone there is room only
+    within it.
     """
 
     def __init__(self, directory: Path, size_bytes: int = RESERVE_BYTES) -> None:

@@ -27,7 +27,7 @@ from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.core.sequence import SequenceSource, expires_at_ms, first_seq_of, instant_of
 from veil.stores.outbox import OutboxBound
 from veil.stores.sql import NamedQueries, decode_settings, decode_tags
-from veil.stores.sqlite.data_directory import Reserve
+from veil.stores.sqlite.data_directory import WITHIN_BYTES_MIN, Reserve
 from veil.stores.store import StoreEvents
 
 Q: Final = NamedQueries("veil.stores.sqlite", "queries.sql")
@@ -122,6 +122,15 @@ class Database:
         # A heap of (instant, queue id); entries may be out of date, never missing.
         self._due: list[tuple[int, int]] = []
         self._happened: Counter[tuple[str, int]] = Counter()  # in the open transaction, by event and queue
+
+    def is_full(self) -> bool:
+        """Whether there is no room for more messages, neither on the disk nor within the database."""
+        if not self.reserve.is_released:
+            return False
+        free_pages, page_bytes = (
+            int(self.connection.pragma(name)) for name in ("freelist_count", "page_size")
+        )
+        return free_pages * page_bytes < WITHIN_BYTES_MIN
 
     # ---- reading the state
 

@@ -44,7 +44,7 @@ def send(
     """Store the messages in order. A FIFO duplicate is answered with the first one's id and seq, a call of a retry key that
     was stored before with what that one was answered."""
     # Here, not before: when a group is redone for want of room, the reserve is for the others in it.
-    if db.reserve.is_released:
+    if db.is_full():
         raise StoreFull(DISK_FULL)
     state = db.states.get(queue.id)
     if state is None:
