@@ -176,6 +176,33 @@ async def test_conditions_see_the_callers_address() -> None:
             assert (await wire.front_end.handle(request)).status == status
 
 
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ({"DateLessThan": {"aws:CurrentTime": "2023-11-14T22:13:21Z"}}, True),  # a second from now
+        ({"DateGreaterThan": {"aws:CurrentTime": "2023-11-14T22:13:21Z"}}, False),
+        ({"NumericLessThanEquals": {"aws:EpochTime": "1700000000"}}, True),
+        ({"StringEquals": {"aws:RequestedRegion": "us-east-1"}}, True),
+        ({"ArnEquals": {"aws:PrincipalArn": f"arn:aws:iam::{OTHER}:root"}}, True),
+        ({"ArnLike": {"aws:PrincipalArn": f"arn:aws:iam::{OWNER}:*"}}, False),
+    ],
+)
+@pytest.mark.parametrize("effect", ["Allow", "Deny"])
+async def test_conditions_see_when_where_and_who(condition: dict[str, Any], holds: bool, effect: str) -> None:
+    async with Signed() as wire:
+        everybody = {"Effect": "Allow", "Principal": "*", "Action": "SQS:*", "Resource": ARN}
+        statements = [everybody | {"Effect": effect, "Condition": condition}]
+        if effect == "Deny":
+            statements.append(everybody)
+        policy = json.dumps({"Version": "2012-10-17", "Statement": statements})
+        assert (
+            await wire.outcome("OWNERKEY", "CreateQueue", QueueName="q", Attributes={"Policy": policy})
+            == "ok"
+        )
+        allowed = holds == (effect == "Allow")
+        assert await wire.outcome("OTHERKEY", "SendMessage") == ("ok" if allowed else "AccessDenied")
+
+
 async def test_a_wrong_signature_is_refused_before_anything_else() -> None:
     async with Signed() as wire:
         await wire.owned(allow=["SQS:*"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from functools import lru_cache, partial
 from hashlib import blake2b
 from urllib.parse import unquote
@@ -256,8 +257,11 @@ class Call(msgspec.Struct):
             raise AccessDenied(self.action, self.url(queue))
 
     def _facts(self) -> dict[str, str]:
-        request = self.request
+        request, epoch_s = self.request, self.service.clock.wall_ms() // 1000
         facts = {
+            "aws:currenttime": datetime.fromtimestamp(epoch_s, UTC).isoformat(),
+            "aws:epochtime": str(epoch_s),
+            "aws:requestedregion": self.region,
             "aws:securetransport": "true" if self.urls.scheme == "https" else "false",
             "aws:useragent": request.headers.get("user-agent", ""),
         }
@@ -265,7 +269,11 @@ class Call(msgspec.Struct):
             facts["aws:sourceip"] = _address(request.peer)
         if self.account is not None:
             facts["aws:principalaccount"] = self.account
+            facts["aws:principalarn"] = (
+                f"arn:aws:iam::{self.account}:root"  # whoever has a key acts for its account
+            )
             facts["aws:principaltype"] = "Account"
+            facts["aws:userid"] = self.account
         return facts
 
 
