@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.service.kit import Desk, open_desk, quiet, until
@@ -368,6 +370,28 @@ async def test_a_queue_of_the_same_name_has_none_of_the_tasks_of_one_that_was_de
     clock.advance(61_000)
     again = await open_desk(dead.service, "dead")
     assert await list_moves(again.service, again.queue.key.arn, 10) == []
+
+
+async def test_a_filtered_task_ends_with_a_queue_that_is_deleted_while_it_looks(
+    work: Desk, dead: Desk, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await spent(work, *"abc")
+    peek = dead.service.store.peek
+
+    async def deleted_first(*given: Any, **named: Any) -> Any:
+        monkeypatch.undo()
+        await delete_queue(dead.service, dead.queue)
+        return await peek(*given, **named)
+
+    monkeypatch.setattr(dead.service.store, "peek", deleted_first)
+    task = await start(dead, letters=LetterFilter())
+    await until(lambda: task.id in dead.service.moves.pauses)
+    clock.advance(61_000)
+    await until(lambda: not dead.service.moves.is_running(task.id))
+    again = await open_desk(dead.service, "dead")
+    task = await start(again, letters=LetterFilter())
+    await until(lambda: not again.service.moves.is_running(task.id))
+    assert (await newest(again)).status == "COMPLETED"
 
 
 async def test_a_filtered_task_is_cancelled_and_ends_with_its_queue(work: Desk, dead: Desk) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from veil.core.clock import Clock, Timer
-from veil.core.errors import StoreError, VeilError
+from veil.core.errors import QueueMissing, StoreError, VeilError
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.queue import Chosen, MoveTask, Scan, ScanStep
 from veil.journal.attempts import JournalLookup
@@ -170,10 +170,11 @@ class MoveRunners:
                 # the rate; but what a stall has cost is not caught up in one rush.
                 now_ms = self._clock.now_ms()
                 next_ms = max(next_ms + moved * 1000 // rate_per_s, now_ms)
-            except (StoreError, OSError) as error:  # OSError: the journal cannot be reached
+            except (StoreError, OSError, QueueMissing) as error:
+                # OSError: the journal cannot be reached. A queue that was deleted in the middle is not found by the next step.
                 _log.error("move task %s: a step failed, trying again: %s", task.id, error)
                 next_ms = self._clock.now_ms() + _AFTER_FAILURE_MS
-            except VeilError as error:  # its queue or the task itself is gone
+            except VeilError as error:  # the task itself is gone
                 _log.warning("move task %s ended: %s", task.id, error)
                 return
             if task.is_active:
