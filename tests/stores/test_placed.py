@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
@@ -359,3 +360,22 @@ async def test_the_carrier_of_a_node_brings_them_over_by_itself(dsns: list[str])
         await until_async(has_come)
     finally:
         await store.close()
+
+
+async def test_every_servers_journal_has_its_turn_however_busy_the_first_is(dsns: list[str]) -> None:
+    placed = PlacedStore(dsns, journal=True)
+    await placed.open()
+    try:
+        queues = [await created(placed, name) for name in ("one", "two", "three", "four")]
+        assert {server_of(queue.id) for queue in queues} == {0, 1}
+        exported = Counter[str]()
+        for _ in range(6):
+            for queue in queues:  # something new waits on both of them all the time
+                await placed.send(queue, [a_message()])
+            plan = await placed.plan_export(rows_max=100, bytes_max=1 << 20)
+            assert plan is not None
+            await placed.finish_export(plan)
+            exported[plan.journal_id] += 1
+        assert sorted(exported.values()) == [3, 3]
+    finally:
+        await placed.close()

@@ -109,6 +109,7 @@ class PlacedStore:
         self._tasks: list[asyncio.Task[None]] = []
         self._moving: dict[str, PostgresStore] = {}  # which server has which move task
         self._exporting: dict[str, PostgresStore] = {}  # by the id of its journal
+        self._exported_last = -1  # the number of the server whose journal was last
         self.store_id = ""
         self.receipts: ReceiptBook = _Receipts(self._server)
         self.commit_stats: CommitStats = self._home.commit_stats
@@ -457,13 +458,15 @@ class PlacedStore:
     # ---- the journal: each server's own, in turn
 
     async def plan_export(self, *, rows_max: int, bytes_max: int) -> ExportPlan | None:
-        for server in [*self._by_number.values()]:
+        # The one after the last comes first: a busy server always has something, and the others would never have their turn.
+        for number in sorted(self._by_number, key=lambda each: (each <= self._exported_last, each)):
+            server = self._by_number[number]
             try:
                 plan = await server.plan_export(rows_max=rows_max, bytes_max=bytes_max)
             except StoreUnavailable:
                 continue
             if plan is not None:
-                self._exporting[plan.journal_id] = server
+                self._exporting[plan.journal_id], self._exported_last = server, number
                 return plan
         return None
 
