@@ -147,3 +147,21 @@ async def test_what_was_deleted_makes_room_on_a_disk_that_the_database_fills(
         assert await fill(store, await make_queue(store)) > 50
     findings = verify(small_disk)
     assert findings.is_sound, str(findings)
+
+
+async def test_a_server_starts_on_a_disk_without_a_byte_left(small_disk: Path, clock: ManualClock):
+    async with open_store(small_disk, clock) as store:
+        queue = await make_queue(store)
+        await store.send(queue, [a_message("early")])
+    with (small_disk / "of another").open("wb", buffering=0) as filler, pytest.raises(OSError):
+        while True:
+            filler.write(bytes(4096))
+    async with open_store(small_disk, clock) as store:
+        await assert_all_but_sends_go_on(store, await make_queue(store), 1)
+        with pytest.raises(StoreFull):
+            await store.send(queue, [a_message("late")])
+        (small_disk / "of another").unlink()
+        clock.advance(RETRY_MS)
+        await store.send(queue, [a_message("later")])
+    findings = verify(small_disk)
+    assert findings.is_sound, str(findings)

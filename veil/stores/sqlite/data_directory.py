@@ -17,6 +17,7 @@ DATABASE = "veil.db"
 RESERVE_BYTES = 16 << 20
 # Without the reserve, what the database must have free within for a send: what is left is for receives and deletes.
 WITHIN_BYTES_MIN = 4 << 20
+_OPENING_BYTES = 4 << 20  # more than a WAL's first pages and its index take
 RETRY_MS = 1_000
 DISK_FULL = "no room left on the device; messages are not accepted until there is"
 
@@ -39,8 +40,8 @@ class DataLock:
             raise StoreBusy(
                 f"the data in {self._path.parent} is in use by another Veil server (process {holder})"
             ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        # Written over the last one's, since a full disk may not give a block back that was given up.
+        os.ftruncate(fd, os.pwrite(fd, f"{os.getpid()}\n".encode(), 0))
         self._fd = fd
 
     def release(self) -> None:
@@ -91,6 +92,12 @@ class Reserve:
             return False
         self.is_released = False
         return True
+
+    def release_if_needed(self, now_ms: int) -> None:
+        """Give the room up where the disk has too little of it even to open the database."""
+        disk = os.statvfs(self._path.parent)
+        if disk.f_bavail * disk.f_frsize < _OPENING_BYTES:
+            self.release(now_ms)
 
     def release(self, now_ms: int) -> None:
         """Give the room up: the disk is full."""

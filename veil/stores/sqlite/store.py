@@ -26,7 +26,7 @@ from veil.stores.outbox import OUTBOX_BYTES_MAX, OutboxBound, PlanBuilder
 from veil.stores.sql import START, HoldCursor, HoldStep, to_task
 from veil.stores.sqlite import holds, leases, moves, queues
 from veil.stores.sqlite.commit import GroupCommit
-from veil.stores.sqlite.data_directory import DataLock, Reserve
+from veil.stores.sqlite.data_directory import DISK_FULL, DataLock, Reserve
 from veil.stores.sqlite.database import Database, Q
 from veil.stores.sqlite.messages import Peek, peek_next, receive, send
 from veil.stores.sqlite.opening import connect, open_database
@@ -108,6 +108,7 @@ class SqliteStore:
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock.acquire()
         try:
+            self._reserve.release_if_needed(self._clock.now_ms())
             self._connection = open_database(self._directory)
             try:
                 self._start(self._connection)
@@ -145,7 +146,8 @@ class SqliteStore:
         self._load()
         self.store_id = db.execute(Q.read_meta, ("store_id",)).get.decode()
         self.receipts = ReceiptBook(db.execute(Q.read_meta, ("receipt_key",)).get)
-        self._reserve.take()
+        if not self._reserve.take():
+            _log.warning("%s: %s", self._directory, DISK_FULL)
         # The WAL file comes into being with the first write.
         with connection:
             db.before_commit()
