@@ -22,7 +22,7 @@ from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease, LeaseLost, LeaseStatus
 from veil.consumer.renewal import Adaptive, Heartbeat
 from veil.consumer.renewal.keeper import KeeperEvents, RenewalApi, steady_s
-from veil.consumer.renewal.keeper_process import KeeperProcess
+from veil.consumer.renewal.keeper_process import HelperPipe, KeeperProcess
 
 WINDOW_S = 60
 OFTEN = Heartbeat(timeout=WINDOW_S, threshold=WINDOW_S - 0.5, interval=0.2)
@@ -164,6 +164,54 @@ async def test_a_helper_that_dies_is_replaced_before_anything_is_lost(rig):
     await until_async(lambda: lease.extensions > before)
     assert not lease.lost
     await rig.keeper.let_go(lease)
+
+
+async def test_what_is_let_go_while_a_dead_helper_is_replaced_is_let_go(rig, monkeypatch):
+    lease, settling, close = received(1), [], HelperPipe.close
+
+    def let_go_first(pipe: HelperPipe, timeout_s: float) -> None:
+        settling.append(rig.keeper.let_go(lease))
+        close(pipe, timeout_s)
+
+    rig.keeper.hold(lease)
+    await until_async(lambda: lease.extensions >= 1)
+    monkeypatch.setattr(HelperPipe, "close", let_go_first)
+    os.kill(rig.keeper.pid, signal.SIGKILL)
+    await until_async(lambda: bool(settling))
+    monkeypatch.undo()
+    async with asyncio.timeout(60):
+        await settling[0]
+    other = received(2)
+    rig.keeper.hold(other)
+    before = len(granted(rig.directory, "r1"))
+    await until_async(lambda: len(granted(rig.directory, "r2")) >= 2)
+    assert len(granted(rig.directory, "r1")) == before
+    await rig.keeper.let_go(other)
+
+
+async def test_without_another_helper_leases_are_lost_and_nobody_waits_for_it(rig, monkeypatch):
+    def no_memory(*_: object) -> HelperPipe:
+        raise OSError("Cannot allocate memory")
+
+    lease, other = received(1), received(2)
+    rig.keeper.hold(lease, other)
+    await until_async(lambda: lease.extensions >= 1)
+    monkeypatch.setattr("veil.consumer.renewal.keeper_process.HelperPipe", no_memory)
+    os.kill(rig.keeper.pid, signal.SIGKILL)
+    await until_async(lambda: lease.lost)
+    async with asyncio.timeout(60):
+        await rig.keeper.let_go(other)
+    assert "Cannot allocate memory" in lease.why
+
+
+async def test_a_helper_that_dies_in_the_middle_of_a_word_is_missed_too(monkeypatch):
+    popen = subprocess.Popen
+    torn = """printf '["ready",""]\\n["renewed",1,'"""
+    monkeypatch.setattr(subprocess, "Popen", lambda _, **given: popen(["/bin/sh", "-c", torn], **given))
+    keeper = KeeperProcess(broken_factory, Adaptive())
+    await keeper.start()
+    await until_async(lambda: keeper.pid is None)  # each of them has died, and it has given up
+    await keeper.close()
 
 
 async def test_a_factory_that_fails_is_heard_of_at_the_start():

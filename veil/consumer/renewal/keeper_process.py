@@ -78,8 +78,8 @@ class HelperPipe:
         self._write(base64.b64encode(pickle.dumps((api_factory, policy))) + b"\n")
         self._reader = threading.Thread(target=self._listen, name="veil-helper-reader", daemon=True)
         self._writer = threading.Thread(target=self._flush, name="veil-helper-writer", daemon=True)
-        self._reader.start()
         self._writer.start()
+        self._reader.start()  # the last: it may hear at once that the helper has ended, and then waits for the other's end
 
     @property
     def pid(self) -> int:
@@ -137,7 +137,8 @@ class HelperPipe:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for text in self._process.stdout:
-            self._heard(self, _decode(text))
+            if text.endswith(b"\n"):  # what it was about to say when it was killed, it has not said
+                self._heard(self, _decode(text))
         self._end()
         self._heard(self, None)
 
@@ -148,7 +149,7 @@ class HelperPipe:
 
 
 _CLOSE_TIMEOUT_S = 5.0
-_RESTARTS_MAX = 5
+_RESTARTS_MAX, _RESTARTS_WITHIN_S = 5, 3_600.0
 
 
 class KeeperProcess(Keeper):
@@ -177,7 +178,7 @@ class KeeperProcess(Keeper):
         self._changing: dict[int, tuple[Lease, Future[None]]] = {}
         self._pipe: HelperPipe | None = None
         self._ready = promise()
-        self._restarts = 0
+        self._started_again_s: list[float] = []  # when, lately
         self._closing = False
 
     @property
@@ -310,6 +311,10 @@ class KeeperProcess(Keeper):
         if not self._ready.done():
             self._closing = True
             self._ready.set_exception(RuntimeError("the renewal helper ended before it was ready"))
+        if not self._closing:
+            pipe.close(_CLOSE_TIMEOUT_S)
+        problem = ""
+        # All at once: what is let go in the meantime would be told to nobody, and the next helper would hold it for ever.
         with self._lock:
             waiting = list(self._letting_go.values())
             for number in self._letting_go:
@@ -317,30 +322,37 @@ class KeeperProcess(Keeper):
             changing = [done for _, done in self._changing.values()]
             self._letting_go.clear()
             self._changing.clear()
+            if not self._closing:
+                problem = self._start_again()
         for future in waiting:
             future.set_result(None)
         for done in changing:
             done.set_exception(ApiError(Failure.UNREACHABLE, "", "the renewal helper has ended"))
-        if self._closing:
-            return
-        pipe.close(_CLOSE_TIMEOUT_S)
-        self._restarts += 1
-        if self._restarts > _RESTARTS_MAX:
-            self._give_up()
-            return
-        _log.error("renewal: the helper process has ended, starting another one")
-        with self._lock:
-            self._pipe = HelperPipe(self._api_factory, self._policy, self._heard)
-            for number, lease in self._leases.items():
-                self._pipe.say("hold", number, *_told(lease))
+        if problem:
+            self._give_up(problem)
 
-    def _give_up(self) -> None:
+    def _start_again(self) -> str:
+        """Start another helper for the leases that are held; why that cannot be done, if it cannot."""
+        now_s = steady_s()
+        self._started_again_s = [at_s for at_s in self._started_again_s if now_s - at_s < _RESTARTS_WITHIN_S]
+        if len(self._started_again_s) >= _RESTARTS_MAX:
+            return f"the helper process that renews leases has ended {_RESTARTS_MAX + 1} times within an hour"
+        _log.error("renewal: the helper process has ended, starting another one")
+        self._started_again_s.append(now_s)
+        try:
+            self._pipe = HelperPipe(self._api_factory, self._policy, self._heard)
+        except OSError as error:  # no memory for it, perhaps, which is what the first one died of
+            return f"the helper process that renews leases cannot be started again: {error}"
+        for number, lease in self._leases.items():
+            self._pipe.say("hold", number, *_told(lease))
+        return ""
+
+    def _give_up(self, why: str) -> None:
         with self._lock:
             self._pipe = None
             leases = list(self._leases.values())
             self._leases.clear()
             self._by_lease.clear()
-        why = f"the helper process that renews leases has ended {self._restarts} times"
         _log.critical("renewal: %s; nothing is renewed any more", why)
         for lease in leases:
             # Nobody would notice the end of its window.
