@@ -363,6 +363,18 @@ async def test_a_fault_of_the_client_is_an_answer_too():
     assert error.failure is Failure.UNREACHABLE
 
 
+async def test_what_was_about_to_pause_when_the_end_came_is_answered_too():
+    calls = Calls()
+    collector = calls.collector()
+    answer = collector.add(1)
+    await turn()
+    error = ApiError(Failure.THROTTLED, "", "slower")
+    calls.answers[0].set_result([error])
+    asyncio.get_running_loop().call_soon(collector.hurry)  # before a task for the pause has begun
+    async with asyncio.timeout(60):
+        assert await answer is error
+
+
 class LettingGo(Keeper):
     """Tells what was let go of."""
 

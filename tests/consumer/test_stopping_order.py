@@ -248,6 +248,35 @@ async def test_stopping_while_the_service_is_away_ends_all_the_same(caplog: pyte
     assert "not deleted" in caplog.text
 
 
+@pytest.mark.parametrize("hurried", [False, True])
+async def test_a_service_that_does_not_answer_does_not_hold_up_the_stop(
+    hurried: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("veil.consumer.runner._LAST_S", 0.01)
+    app = Consumer("orders", concurrency=1, prefetch=5, drain_timeout=25)
+
+    @app.handler
+    async def handle(body: str) -> None:
+        await harness.sleep(3_600)
+
+    async def silent(*_: object, **__: object) -> list[None]:
+        await asyncio.Event().wait()
+        return []
+
+    async with ConsumerHarness(app) as harness:
+        for number in range(4):
+            await harness.send(str(number))
+        await harness.settle()
+        assert harness.runner.dispatch.waiting == 3
+        monkeypatch.setattr(harness.runner._api, "extend", silent)
+        stopping = asyncio.ensure_future(app.stop())
+        await harness.advance(0 if hurried else 25)
+        if hurried:
+            app.hurry()
+        async with asyncio.timeout(60):
+            await stopping
+
+
 async def test_stopping_while_it_waits_after_a_failed_receive():
     app = Consumer("orders")
 

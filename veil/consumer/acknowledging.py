@@ -126,18 +126,20 @@ class Batcher(Generic[E]):
         pause_s = backoff.pause_s(tries - 1, error.failure, self._random)
 
         async def pause() -> None:
-            try:
-                await self._sleep(pause_s)
-            except asyncio.CancelledError:
-                self._ended(entry, error)
-                answered(error)
-                raise
+            await self._sleep(pause_s)
             self._gathered.append((entry, answered, tries + 1))
             self._soon()
 
+        def over(task: asyncio.Task[None]) -> None:
+            self._pauses.discard(task)
+            # Told here and not in the task: one that is cancelled before it has begun would tell nobody.
+            if task.cancelled():
+                self._ended(entry, error)
+                answered(error)
+
         task = asyncio.get_running_loop().create_task(pause())
         self._pauses.add(task)
-        task.add_done_callback(self._pauses.discard)
+        task.add_done_callback(over)
 
 
 # ---- deleting

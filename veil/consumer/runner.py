@@ -321,7 +321,7 @@ class Runner:
 
         1. Begin nothing, ask for nothing; a receive that waits is cancelled. Only now may anything be given back: a receive of
            our own that still waited would take it again.
-        2. Give back what was received and not begun.
+        2. Give back what was received and not begun. A service that does not answer holds up nothing of what follows.
         3. Let the handlers end, with their leases renewed, until the drain timeout or a second signal.
         4. Interrupt those that have not, and give back what they held.
 
@@ -332,10 +332,10 @@ class Runner:
         dispatch, drain_timeout_s = self.dispatch, self._settings.drain_timeout_s
         dispatch.close()
         await self.receiver.stop()
-        await self._processor.give_back(dispatch.not_begun())
+        given_back = self._processor.give_back(dispatch.not_begun())
         if dispatch.running:
             _log.info("stopping: waiting for %d handlers, at most %g s", dispatch.running, drain_timeout_s)
-        drained = asyncio.ensure_future(dispatch.drained())
+        drained: asyncio.Future[Any] = asyncio.gather(given_back, dispatch.drained())
         await _first_of(drained, self._dependencies.sleep(drain_timeout_s), self._hurried.wait())
         if not drained.done():
             if dispatch.running:
@@ -346,8 +346,12 @@ class Runner:
             await _first_of(drained, asyncio.sleep(_LAST_S))
         if not drained.done():
             drained.cancel()
-            _log.warning("stopping: %d of the handlers did not end, and are left behind", dispatch.running)
-            await self._processor.abandon(dispatch.messages())
+            if dispatch.running:
+                _log.warning(
+                    "stopping: %d of the handlers did not end, and are left behind", dispatch.running
+                )
+            abandoned = asyncio.ensure_future(self._processor.abandon(dispatch.messages()))
+            await _first_of(abandoned, asyncio.sleep(_LAST_S))
         # What a group gave back after its member failed may have come in while the others were drained.
         await self._processor.give_back(dispatch.not_begun())
         _log.info("stopped consuming %s", self.facts.url)
@@ -370,7 +374,7 @@ class Runner:
             self._table.settings.executor = None
 
 
-async def _first_of(drained: asyncio.Future[None], *others: Awaitable[Any]) -> None:
+async def _first_of(drained: asyncio.Future[Any], *others: Awaitable[Any]) -> None:
     waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(other) for other in others]
     try:
         await asyncio.wait([drained, *waiting], return_when=asyncio.FIRST_COMPLETED)
