@@ -108,6 +108,30 @@ async def test_a_stop_exports_what_is_left(tmp_path: Path):
     assert world.exported == 3
 
 
+async def test_a_node_that_is_overtaken_does_not_replace_a_whole_segment(tmp_path: Path):
+    world = World(tmp_path)
+    await world.send(200)
+    began, goes_on = asyncio.Event(), asyncio.Event()
+
+    class SlowSink(DirectSink):
+        async def write(self, plan: ExportPlan, rows: AsyncIterator[Sequence[OutboxRow]]) -> frames.Written:
+            async def slowly() -> AsyncIterator[Sequence[OutboxRow]]:
+                async for some in rows:
+                    yield some
+                    began.set()
+                    await goes_on.wait()
+
+            return await super().write(plan, slowly())
+
+    other = Exporter(world.store, SlowSink(world.place.uri), world.clock)
+    exporting = asyncio.ensure_future(other.export_all())
+    await began.wait()
+    await world.exporter.export_all()
+    goes_on.set()
+    assert await exporting == 0
+    assert world.exported == 200
+
+
 async def test_without_events_nothing_is_written(tmp_path: Path):
     world = World(tmp_path, interval_s=1)
     world.exporter.start()

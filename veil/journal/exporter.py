@@ -3,7 +3,7 @@
 Plan, write, finish. The plan is durable before the first byte is written, and says which rows the segment holds, so
 that an export that was cut short anywhere is done again and comes to the same file; finishing drops the rows and the
 plan together. So a segment is there once and whole, or its rows still wait. Of several nodes on one store one exports at
-a time; should two ever overlap, they write the same file with the same content.
+a time; where two overlap, they write the same file with the same content, or the one that was overtaken writes none.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ class ExportStats:
     segment_bytes: int = 0
     failures: int = 0
     unreadable_rows: int = 0
+
+
+class _Overtaken(Exception):
+    """Another node has finished the plan: its rows go, and its segment is there."""
 
 
 class Exporter:
@@ -168,22 +172,31 @@ class Exporter:
 
     async def export_one(self) -> bool:
         """Export one segment; False where nothing waits. Raises ExportFailed, StoreError."""
-        plan = await self._outbox.plan_export(rows_max=SEGMENT_ROWS_MAX, bytes_max=SEGMENT_BYTES_MAX)
+        plan = await self._plan()
         if plan is None:
             return False
-        done = await self._sink.write(plan, self._rows(plan))
+        try:
+            done = await self._sink.write(plan, self._rows(plan))
+        except _Overtaken:
+            return True
         await self._outbox.finish_export(plan)
         self._count(done)
         return True
 
+    async def _plan(self) -> ExportPlan | None:
+        return await self._outbox.plan_export(rows_max=SEGMENT_ROWS_MAX, bytes_max=SEGMENT_BYTES_MAX)
+
     async def _rows(self, plan: ExportPlan) -> AsyncIterator[Sequence[OutboxRow]]:
-        after = plan.first - 1
+        after, missing = plan.first - 1, plan.last - plan.first + 1
         while after < plan.last:
             rows = await self._outbox.outbox_rows(plan, after=after, limit=_ROWS_AT_ONCE)
             if not rows:
-                return
+                break
             yield rows
-            after = rows[-1].number
+            after, missing = rows[-1].number, missing - len(rows)
+        # A segment without them must not take the place of the whole one.
+        if missing and await self._plan() != plan:
+            raise _Overtaken
 
     def _count(self, done: frames.Written) -> None:
         self.stats.events += done.events
