@@ -115,6 +115,7 @@ class Database:
         self.bound = bound
         self.outbox_last = self.outbox_bytes = 0  # see outbox.py
         self.repeatable = RepeatableSends()
+        self.remembers = False  # something is kept for five minutes, and has to be forgotten then
         self.states: dict[int, CachedQueue] = {}
         self.by_key: dict[QueueKey, CachedQueue] = {}
         self._dirty: set[CachedQueue] = set()
@@ -159,6 +160,7 @@ class Database:
             self.journal.forget()
         oldest_seq = first_seq_of(max(0, self.clock.now_ms() - REPEATED_SEND_MS))
         self.repeatable.load(self.execute(Q.latest_sends, (oldest_seq,)))
+        self.remembers = bool(self.execute(Q.remembers).get)
 
     def keep(self, state: CachedQueue) -> None:
         """A queue is there."""
@@ -425,12 +427,13 @@ class RepeatableSends:
             for queue_id, retry_key, sent in sends:
                 self._keep(until_ms, (queue_id, retry_key), sent)
 
-    def forget_old(self, db: Database, now_ms: int) -> None:
-        """Drop a bounded number of rows that are too old, or whose sends were pushed out by later ones."""
+    def forget_old(self, db: Database, now_ms: int) -> bool:
+        """Drop a bounded number of rows that are too old, or whose sends were pushed out; True while more are left."""
         while self._order and self._order[0][0] <= now_ms:
             self._drop_first()
         known_since_ms = (self._order[0][0] if self._order else now_ms) - REPEATED_SEND_MS
         db.execute(Q.forget_sends, (first_seq_of(known_since_ms), _FORGOTTEN_AT_ONCE))
+        return db.connection.changes() == _FORGOTTEN_AT_ONCE
 
     def _keep(self, until_ms: int, key: tuple[int, bytes], sent: list[Sent]) -> None:
         self._known[key] = (until_ms, sent)

@@ -234,11 +234,14 @@ def reschedule_hidden(db: Database, state: CachedQueue, *, new_delay: bool) -> N
     db.look_ahead(state)
 
 
-def forget_old(db: Database, now_ms: int) -> None:
-    """Drop a bounded number of records of sends and receives whose five minutes are over."""
-    db.execute(Q.forget_deduplication, (now_ms, CHUNK))
-    db.execute(Q.forget_attempts, (now_ms, CHUNK))
-    db.repeatable.forget_old(db, now_ms)
+def forget_old(db: Database, now_ms: int) -> bool:
+    """Drop a bounded number of records of sends and receives whose five minutes are over; True while more are left."""
+    more = db.repeatable.forget_old(db, now_ms)
+    for query in (Q.forget_deduplication, Q.forget_attempts):
+        db.execute(query, (now_ms, CHUNK))
+        more |= db.connection.changes() == CHUNK
+    db.remembers = more or bool(db.execute(Q.remembers).get)
+    return more
 
 
 # ---- removing everything

@@ -73,6 +73,7 @@ def send(
             db.journal.record(now_ms, state.queue.key, stored, caller)
     if retry_key is not None:
         db.repeatable.remember(queue.id, retry_key, sent, now_ms)
+        db.remembers = True
     return sent
 
 
@@ -133,6 +134,7 @@ def _duplicate_of(db: Database, state: CachedQueue, new: NewMessage, now_ms: int
 def _remember(db: Database, state: CachedQueue, new: NewMessage, seq: int, now_ms: int) -> None:
     known = (state.queue.id, *decide.deduplication_key(state.scope, new), now_ms + DEDUPLICATION_MS)
     db.execute(Q.remember_duplicate, (*known, seq, new.message_id))
+    db.remembers = True
 
 
 # ---- receive
@@ -158,6 +160,7 @@ def receive(
     if messages:
         claims = msgspec.json.encode([(m.seq, m.delivery, m.due_at_ms) for m in messages]).decode()
         db.execute(Q.remember_attempt, (queue.id, attempt_id, now_ms + ATTEMPT_MS, claims))
+        db.remembers = True
     return messages
 
 

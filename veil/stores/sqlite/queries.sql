@@ -307,6 +307,10 @@ DELETE FROM deduplication WHERE (queue_id, scope, dedup_id) IN (
 DELETE FROM attempt WHERE (queue_id, attempt_id) IN (
     SELECT queue_id, attempt_id FROM attempt INDEXED BY attempt_until WHERE until_ms <= ? LIMIT ?);
 
+-- name: remembers
+-- Whether there is anything that has to be forgotten some time.
+SELECT EXISTS (SELECT 1 FROM deduplication) OR EXISTS (SELECT 1 FROM attempt) OR EXISTS (SELECT 1 FROM repeatable_send);
+
 -- ---- sweeping a purged or deleted queue: queue, up to, limit
 
 -- name: sweep_alone

@@ -202,7 +202,10 @@ class SqliteStore:
         self.lease_time.stop()
 
     def next_due_ms(self) -> int | None:
-        return self._db.next_due_ms()
+        due_ms = self._db.next_due_ms()
+        if not self._db.remembers:
+            return due_ms
+        return self._forget_at_ms if due_ms is None else min(due_ms, self._forget_at_ms)
 
     async def settle(self) -> None:
         db = self._db
@@ -214,8 +217,9 @@ class SqliteStore:
                 await self._do(db.look_ahead, present, looks=True)
         now_ms = self._clock.now_ms()
         if now_ms >= self._forget_at_ms:
-            self._forget_at_ms = now_ms + FORGET_EVERY_MS
-            await self._do(leases.forget_old, db, now_ms)
+            # Some at a time, so that what is due meanwhile need not wait; and again at once until nothing is left.
+            more = await self._do(leases.forget_old, db, now_ms)
+            self._forget_at_ms = now_ms if more else now_ms + FORGET_EVERY_MS
             await self._do(holds.forget_stale_stream, db)
 
     def _is_due(self, queue: Queue) -> bool:
