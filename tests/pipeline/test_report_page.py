@@ -254,6 +254,15 @@ def test_totals_and_single_lives_are_told():
     assert "received again 31 s after the last sign of life" in told
 
 
+def test_what_no_queue_has_evidence_for_is_not_told_as_nothing():
+    known, unknown = a_finding("known"), a_finding("unknown", replay=None, unknown=5)
+    none_known = text_of(tree_of(page_of(Findings(1, "", 0.001, [unknown]))))
+    assert "– hidden after" in none_known
+    assert "avoidable" not in none_known
+    some_known = text_of(tree_of(page_of(Findings(1, "", 0.001, [known, unknown]))))
+    assert "unexplained lapses in 1 of 2 queues" in some_known
+
+
 @pytest.mark.parametrize("timeout_s", [0, 1, 43_200])
 def test_timeouts_at_the_ends_are_drawn(timeout_s: int):
     tree_of(page_of(Findings(1, "", 0.001, [a_finding(present_s=max(timeout_s, 0.001))])))
