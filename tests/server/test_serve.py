@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import io
 import json
+import logging
 import os
 import re
 import signal
@@ -23,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.load import process_cpu_s
 from tests.forked_veil import ForkedVeil
+from veil.server.process import TextLines
 
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("VEIL_", "AWS_"))}
 VEIL = [sys.executable, "-m", "veil.cli.main"]
@@ -163,6 +165,22 @@ def test_the_ready_file_tells_scripts_the_port_and_goes_with_the_server(serve, t
     assert facts["endpoint_url"] == f"http://127.0.0.1:{server.port}"
     server.stop()
     assert not (tmp_path / "ready.json").exists()
+
+
+def test_what_an_error_says_is_no_line_of_the_log_and_no_word_to_the_terminal():
+    try:
+        raise ValueError("\x1b[2J\u202e\n2026-11-18T00:00:00.000Z info veil.server.main: all is well")
+    except ValueError as error:
+        record = logging.LogRecord("veil", logging.ERROR, "", 0, "failed: %s", (error,), sys.exc_info())
+    head, *trace = TextLines().format(record).split("\n")
+    assert head.endswith(
+        "failed: \\x1b[2J\\u202e\\n2026-11-18T00:00:00.000Z info veil.server.main: all is well"
+    )
+    assert trace[-2:] == [
+        "  ValueError: \\x1b[2J\\u202e",
+        "  2026-11-18T00:00:00.000Z info veil.server.main: all is well",
+    ]
+    assert all(line.startswith("  ") for line in trace)
 
 
 def test_log_lines_can_be_json(serve):

@@ -50,7 +50,11 @@ def settle_down() -> None:
 # ---- logging
 
 # A line is one event: what a client sent may not begin a second one, nor speak to the terminal.
-_ACTIVE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_ACTIVE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def _inert(text: str) -> str:
+    return _ACTIVE.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def configure_logging(level: str, log_format: str) -> None:
@@ -72,16 +76,20 @@ class _Lines(logging.Formatter):
 
 
 class TextLines(_Lines):
-    """Time, level, part, the process if it is given, and text; a stack trace follows on lines of its own."""
+    """Time, level, part, the process if it is given, and text; a stack trace follows, indented: what an error says may come from
+    a message, and must not pass for a line of the log."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = _ACTIVE.sub(lambda found: repr(found[0])[1:-1], record.getMessage())
+        text = _inert(record.getMessage())
         message_id = getattr(record, "facts", {}).get("message_id")
         if message_id is not None and message_id not in text:
             text = f"{text}; message {message_id}"
         part = record.name if self._pid is None else f"{record.name}[{self._pid}]"
         line = f"{iso(record.created * 1000)} {record.levelname.lower():<8} {part}: {text}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        if not record.exc_info:
+            return line
+        trace = (f"  {_inert(each)}" for each in self.formatException(record.exc_info).split("\n"))
+        return "\n".join((line, *trace))
 
 
 class JsonLines(_Lines):
