@@ -11,6 +11,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -19,7 +20,8 @@ import pytest
 
 from tests.waiting import until_async
 from veil import Consumer, Outgoing, Queue, SendFailed
-from veil.client.api import ApiError, Failure
+from veil.client.api import ApiError, Failure, RetryBackoff
+from veil.client.client import SqsClient
 from veil.testing.process import VeilServer
 
 
@@ -219,7 +221,7 @@ def test_a_queue_that_does_not_exist_and_a_message_that_is_refused_are_named(
 ) -> None:
     with (
         Queue("nowhere", endpoint=server.endpoint_url) as queue,
-        pytest.raises(ApiError, match=r"NonExistentQueue|QueueDoesNotExist") as raised,
+        pytest.raises(ApiError, match=r"(NonExistentQueue|QueueDoesNotExist): queue nowhere: ") as raised,
     ):
         queue.send("x")
     assert raised.value.failure is Failure.FATAL
@@ -230,6 +232,40 @@ def test_a_queue_that_does_not_exist_and_a_message_that_is_refused_are_named(
         queue.send_many(["good", "bad \x00", "good too"])
     assert list(some.value.errors) == [1]
     assert [each is not None for each in some.value.ids] == [True, False, True]
+
+
+def test_of_many_none_is_sent_where_one_cannot_be(sqs: Any, url: str) -> None:
+    def some() -> Iterator[Any]:
+        yield from ("one", "two")
+        yield "x" * (1 << 20) + "y"
+
+    with (
+        queue_at(url) as queue,
+        pytest.raises(
+            ValueError, match="message number 2, so that none was sent: a message of 1,048,577 bytes"
+        ),
+    ):
+        queue.send_many(some())
+    assert everything_in(sqs, url) == []
+
+
+def test_those_behind_many_wait_no_longer_than_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, tries = [100.0], []
+
+    async def never(client: SqsClient, name: str) -> str:
+        now[0] += 20.0
+        tries.append(name)
+        raise ApiError(Failure.UNREACHABLE, "", "no answer")
+
+    monkeypatch.setattr(SqsClient, "queue_url", never)
+    monkeypatch.setattr("veil.client.queue.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("veil.client.queue._BACKOFF", RetryBackoff(first_s=0.0, max_s=0.0, throttled=1.0))
+    with (
+        Queue("steps.fifo", endpoint="http://127.0.0.1:1") as queue,
+        pytest.raises(SendFailed, match="500 of 500 messages were not sent; number 0: no answer"),
+    ):
+        queue.send_many(Outgoing("x", group=str(number)) for number in range(500))
+    assert len(tries) == 2
 
 
 class Forgetful(http.server.BaseHTTPRequestHandler):

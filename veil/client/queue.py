@@ -103,7 +103,7 @@ class Queue:
         """Send one message and return its id. Text is sent as it is, everything else as JSON."""
         _refuse_to_block()
         message = Outgoing(payload, type, attributes, delay, group, deduplication_id)
-        return self._submit(message).result()
+        return self._submit(self._entry(message)).result()
 
     async def asend(
         self,
@@ -117,20 +117,28 @@ class Queue:
     ) -> str:
         """`send` for coroutines. Cancelling it does not take the message back."""
         message = Outgoing(payload, type, attributes, delay, group, deduplication_id)
-        return await asyncio.wrap_future(self._submit(message))
+        return await asyncio.wrap_future(self._submit(self._entry(message)))
 
     # ---- many
 
     def send_many(self, payloads: Iterable[Any]) -> list[str]:
-        """Send payloads, or `Outgoing` messages, and return their ids in order; raises SendFailed if any failed."""
+        """Send payloads, or `Outgoing` messages, and return their ids in order; raises SendFailed if any failed, and sends none
+        where one cannot be sent at all (TypeError, ValueError)."""
         _refuse_to_block()
-        futures = [self._submit(each if isinstance(each, Outgoing) else Outgoing(each)) for each in payloads]
+        entries: list[_Waiting] = []
+        for place, each in enumerate(payloads):
+            try:
+                entries.append(self._entry(each if isinstance(each, Outgoing) else Outgoing(each)))
+            except (TypeError, ValueError) as error:
+                kind = TypeError if isinstance(error, TypeError) else ValueError
+                raise kind(f"message number {place}, so that none was sent: {error}") from error
+        futures = [self._submit(entry) for entry in entries]
         errors: dict[int, Exception] = {}
         ids: list[str | None] = []
         for place, future in enumerate(futures):
             try:
                 ids.append(future.result())
-            except ApiError as error:
+            except Exception as error:
                 ids.append(None)
                 errors[place] = error
         if errors:
@@ -162,15 +170,15 @@ class Queue:
 
     # ---- within
 
-    def _submit(self, message: Outgoing) -> Future[str]:
-        entry = self._entry(message)  # whatever is wrong with it is said here, to whoever sends it
+    def _submit(self, entry: _Waiting) -> Future[str]:
         with self._lock:
             if self._sender is None or self._sender.pid != os.getpid():
                 # A child of fork has the object, but neither its thread nor its connections.
-                self._sender = _Sender(self.name, self._client_for, self._timeout_s)
+                self._sender = _Sender(self.name, self._client_for)
             return self._sender.submit(entry)
 
     def _entry(self, message: Outgoing) -> _Waiting:
+        """The message as it travels; whatever is wrong with it is said here, to whoever sends it."""
         entry: dict[str, Any] = {"MessageBody": _body(message.payload)}
         attributes = {name: _attribute(name, value) for name, value in (message.attributes or {}).items()}
         if message.type is not None:
@@ -193,20 +201,19 @@ class Queue:
             entry["MessageGroupId"] = message.group
         if message.deduplication_id is not None:
             entry["MessageDeduplicationId"] = message.deduplication_id
-        size = len(_encode(entry))
-        # JSON's own marks are not counted by the service: what is too large even without them is refused before it travels.
-        if size > 2 * BATCH_BYTES_MAX or len(entry["MessageBody"].encode()) > BATCH_BYTES_MAX:
+        size = len(entry["MessageBody"].encode()) + sum(_bytes_of(*each) for each in attributes.items())
+        if size > BATCH_BYTES_MAX:
             raise ValueError(f"a message of {size:,} bytes: expected at most {BATCH_BYTES_MAX:,}")
-        return _Waiting(entry, size)
+        return _Waiting(entry, len(_encode(entry)), time.monotonic() + self._timeout_s)
 
 
 class _Waiting:
-    """An entry of a batch, and who waits for it."""
+    """An entry of a batch, and who waits for it, and until when."""
 
-    __slots__ = ("bytes", "context", "entry", "future")
+    __slots__ = ("bytes", "context", "deadline_s", "entry", "future")
 
-    def __init__(self, entry: dict[str, Any], size: int) -> None:
-        self.entry, self.bytes = entry, size
+    def __init__(self, entry: dict[str, Any], size: int, deadline_s: float) -> None:
+        self.entry, self.bytes, self.deadline_s = entry, size, deadline_s
         self.context = copy_context()  # so that the request is in the trace of whoever sends
         self.future: Future[str] = Future()
         # From here on nobody can cancel it: whoever gives up waiting does not spoil it for the others of its batch.
@@ -216,11 +223,11 @@ class _Waiting:
 class _Sender:
     """The thread that sends for everybody."""
 
-    def __init__(self, queue: str, client_for: Callable[[], SqsClient], timeout_s: float) -> None:
+    def __init__(self, queue: str, client_for: Callable[[], SqsClient]) -> None:
         self.pid = os.getpid()
         self._queue = queue
         self._client = client_for()
-        self._timeout_s = timeout_s
+        self._last: ApiError | None = None  # why the latest try failed; None: it did not
         # The messages of a group must not overtake each other: one request after the other.
         self._calls_max = 1 if queue.endswith(".fifo") else _CALLS_AT_ONCE
         self._url: str | None = None
@@ -266,7 +273,11 @@ class _Sender:
         await self._client.close()
 
     async def _send(self, batch: list[_Waiting]) -> None:
-        deadline_s = time.monotonic() + self._timeout_s
+        # Counted from the send, not from here: those behind many others of a server that is away wait no longer than the first.
+        deadline_s = batch[0].deadline_s
+        if self._last is not None and time.monotonic() > deadline_s:
+            _give_up(batch, self._last)
+            return
         failures = 0
         invocation = str(uuid.uuid4())
         while batch:
@@ -275,7 +286,7 @@ class _Sender:
                 entries = [each.entry for each in batch]
                 answers = await self._client.send_batch(url, entries, invocation=invocation)
             except ApiError as error:
-                rest, last = batch, error
+                rest, last = batch, self._named(error)
             except Exception as error:  # whoever waits must hear of it, whatever it is
                 for each in batch:
                     each.future.set_exception(error)
@@ -284,15 +295,26 @@ class _Sender:
                 rest, last = _settle(batch, answers)
                 if rest and len(rest) < len(batch):
                     invocation = str(uuid.uuid4())  # another request than before
+            self._last = last if rest else None
             if not rest:
                 return
             pause_s = _BACKOFF.pause_s(failures, last.failure, RANDOM)
             if not last.may_pass or time.monotonic() + pause_s > deadline_s:
-                for each in rest:
-                    each.future.set_exception(last)
+                _give_up(rest, last)
                 return
             batch, failures = rest, failures + 1
             await asyncio.sleep(pause_s)
+
+    def _named(self, error: ApiError) -> ApiError:
+        """A refusal that says which queue is missing."""
+        if not error.is_missing_queue:
+            return error
+        return ApiError(error.failure, error.code, f"queue {self._queue}: {error.message}")
+
+
+def _give_up(batch: list[_Waiting], error: ApiError) -> None:
+    for each in batch:
+        each.future.set_exception(error)
 
 
 def _settle(batch: list[_Waiting], answers: list[str | ApiError]) -> tuple[list[_Waiting], ApiError]:
@@ -336,6 +358,13 @@ def _attribute(name: str, value: object) -> Attribute:
     if isinstance(value, Attribute):
         return value
     raise TypeError(f"attribute {name}={value!r}: expected text, a number or bytes")
+
+
+def _bytes_of(name: str, attribute: Attribute) -> int:
+    value = attribute.value
+    return len(f"{name}{attribute.data_type}".encode()) + len(
+        value if isinstance(value, bytes) else value.encode()
+    )
 
 
 def _delay_s(delay: float | timedelta) -> int:
