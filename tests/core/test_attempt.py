@@ -8,7 +8,6 @@ import pytest
 
 from veil.core.attempt import (
     ANY_ENTRY,
-    FAILED,
     GIVEN_BACK,
     HEADER_BYTES_MAX,
     PATIENCE_MAX_MS,
@@ -80,7 +79,7 @@ def test_a_header_says_of_each_entry_what_was_said_of_it():
     said = {
         "0": error,
         "1": GIVEN_BACK,
-        "2": FAILED._replace(worked_ms=5),
+        "2": Said("failed", worked_ms=5),
         "3": error,
         "5": Said(None, worked_ms=0),
     }

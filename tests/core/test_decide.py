@@ -231,13 +231,13 @@ def test_less_time_than_was_left_is_a_give_back_and_so_is_whatever_the_holder_sa
     # A lease that had lapsed has nothing left that could become less.
     assert type(decide.decide_extension(LAPSED, receipt(3), 1, NOW_MS, fifo=False)) is Extended
     [event] = _events(decide.decide_extension(OPEN, receipt(3), 0, NOW_MS, fifo=False, said=said))
-    assert (event.kind, *event[-5:]) == (Kind.RELEASED, *said)
+    assert (event.kind, Said(*event[-5:])) == (Kind.RELEASED, said)
     for ended in (
         decide.decide_deletion(OPEN, receipt(3), NOW_MS, fifo=False, said=said),
         decide.decide_deletion(None, receipt(3), NOW_MS, fifo=False, said=said),
         decide.decide_extension(None, receipt(3), 5, NOW_MS, fifo=False, said=said),
     ):
-        assert _events(ended)[0][-5:] == said
+        assert Said(*_events(ended)[0][-5:]) == said
 
 
 def test_a_rotation_begins_the_lease_again_and_a_delay_stays_one():

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from tests.stores.kit import a_message, make_queue, redrive_to
 from tests.stores.postgres_nodes_kit import nodes
 from veil.core import decide
+from veil.core.attempt import Said
 from veil.core.clock import ManualClock
-from veil.core.effect import Deleted, Extended
+from veil.core.effect import Deleted, Extended, GivenBack
 from veil.core.event import NOBODY, EventRecorder
 from veil.core.lease import Deletion, Extension, State
 from veil.core.limits import VISIBILITY_MAX_S
@@ -67,6 +68,8 @@ def an_embedded_queue(tmp_path: Path, held: list[LeaseState], journal: bool):
     for seq, lease in zip(seqs, held, strict=True):
         db.execute(Q.write_lease, (*lease, lease.due_at_ms, seq))
         state.counts[lease.state] += 1
+        if lease.due_at_ms is not None:
+            db.hidden_until(state, lease.due_at_ms)
     if db.journal is not None:
         db.journal.forget()
     return db, state, seqs
@@ -82,6 +85,11 @@ def told(db, state, decided) -> bool:
 
 
 AN_OPEN_LEASE = LeaseState(int(State.IN_FLIGHT), NOW_MS + 60_000, NOW_MS - 5_000, 1, 1, 1, 5)
+ENDS = [Said("failed", "ValueError", "no stock", "  File …", 7), Said("given_back")]
+NO_END = Said(None, worked_ms=7)
+TWO_CHANGES = {
+    "held": [AN_OPEN_LEASE] * 2, "claims": [(0, 1), (1, 1)], "retention_s": 60, "journal": True
+}  # fmt: skip
 some_leases = st.lists(leases | st.just(AN_OPEN_LEASE), min_size=1, max_size=4)
 # None: the one that the message names as its holder.
 some_claims = st.lists(st.tuples(numbers, st.none() | holders), min_size=1, max_size=5)
@@ -125,14 +133,22 @@ def test_sqlite_deletes_at_once_only_what_the_rules_delete(tmp_path: Path, held,
         st.sampled_from([1, 40, 70, VISIBILITY_MAX_S - 5, VISIBILITY_MAX_S]).map(lambda each: [each] * 5),
         st.lists(st.sampled_from([0, 1, 70]), min_size=5, max_size=5),
     ),
+    said=st.one_of(
+        st.sampled_from([None, NO_END, *ENDS]).map(lambda each: [each] * 5),
+        st.lists(st.sampled_from([None, NO_END, *ENDS]), min_size=5, max_size=5),
+    ),
     retention_s=st.sampled_from([60, 345_600]),
     journal=st.booleans(),
 )
-@example(held=[AN_OPEN_LEASE], claims=[(0, 1)], lengths_s=[70], retention_s=60, journal=True)
-@example(held=[AN_OPEN_LEASE] * 2, claims=[(0, 1), (1, 1)], lengths_s=[40] * 2, retention_s=60, journal=True)
+@example(held=[AN_OPEN_LEASE], claims=[(0, 1)], lengths_s=[70], said=[None] * 2, retention_s=60, journal=True)
+@example(**TWO_CHANGES, lengths_s=[40] * 2, said=[None] * 2)
+@example(**TWO_CHANGES, lengths_s=[40] * 2, said=ENDS)
+@example(**TWO_CHANGES, lengths_s=[70] * 2, said=ENDS)
+@example(**TWO_CHANGES, lengths_s=[70] * 2, said=[None, ENDS[0]])
+@example(**TWO_CHANGES, lengths_s=[70] * 2, said=[NO_END] * 2)
 @each_example
 def test_sqlite_extends_at_once_only_what_the_rules_extend(
-    tmp_path: Path, held, claims, lengths_s, retention_s, journal
+    tmp_path: Path, held, claims, lengths_s, said, retention_s, journal
 ):
     """`extend_held` and `extend_held_many` of the embedded store, against `decide_extensions`."""
     from veil.stores.sqlite.leases import extend, held_messages
@@ -140,8 +156,7 @@ def test_sqlite_extends_at_once_only_what_the_rules_extend(
     db, state, seqs = an_embedded_queue(tmp_path, held, journal)
     state.queue = replace(state.queue, settings=replace(state.queue.settings, retention_s=retention_s))
     extensions = [
-        Extension(receipt, length_s)
-        for receipt, length_s in zip(claimed(seqs, held, claims), lengths_s, strict=False)
+        Extension(*each) for each in zip(claimed(seqs, held, claims), lengths_s, said, strict=False)
     ]
     messages = held_messages(db, state, seqs, NOW_MS)
     decided, expected = decide.decide_extensions(dict(messages), extensions, NOW_MS, fifo=False)
@@ -152,10 +167,11 @@ def test_sqlite_extends_at_once_only_what_the_rules_extend(
     assert held_messages(db, state, seqs, NOW_MS) == messages
     assert state.counts == [sum(m.state == each for m in messages.values()) for each in State]
     for effect in decided:
-        if isinstance(effect, Extended):
+        if isinstance(effect, Extended | GivenBack):
             seq, due_at_ms = effect.message.seq, messages[effect.message.seq].due_at_ms
             wake_ms = db.execute(f"SELECT wake_at_ms FROM message WHERE seq = {seq}").get
             assert wake_ms == wake_at_ms(seq, due_at_ms, retention_s)
+            assert wake_ms is None or wake_ms >= state.next_wake_ms  # or nobody would look in time
     assert told(db, state, decided)
 
 

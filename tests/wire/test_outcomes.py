@@ -57,7 +57,7 @@ def test_what_is_said_stands_in_the_journal(tmp_path: Path):
         ended(server, write_header({"*": FAILED}))
     ends = [event for event in events_of(Storage.at(tmp_path / "journal")) if event["outcome"] is not None]
     assert [event["kind"] for event in ends] == ["released", "given_back", "deleted"]
-    told = {Said(*(event[name] for name in ("outcome", *Said._fields[1:]))) for event in ends}
+    told = {Said(*(event[name] for name in ("outcome", *Said.__struct_fields__[1:]))) for event in ends}
     assert told == {FAILED}
 
 
@@ -65,7 +65,7 @@ def test_a_server_may_keep_no_texts_of_errors(tmp_path: Path):
     with VeilServer("--data", str(tmp_path), "--no-error-texts") as server:
         ended(server, write_header({"*": FAILED}))
     ends = [event for event in events_of(Storage.at(tmp_path / "journal")) if event["outcome"] is not None]
-    told = {Said(*(event[name] for name in ("outcome", *Said._fields[1:]))) for event in ends}
+    told = {Said(*(event[name] for name in ("outcome", *Said.__struct_fields__[1:]))) for event in ends}
     assert told == {Said("failed", "shop.NoStock", worked_ms=120)}
     assert b"none left" not in b"".join(file.read_bytes() for file in tmp_path.glob("veil.db*"))
 

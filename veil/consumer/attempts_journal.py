@@ -18,6 +18,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from veil.consumer.message import Message
 from veil.consumer.outcomes import DeadLetter, Delete, Discard, Outcome, masked_together
 from veil.core.attempt import FAILED, Said
@@ -114,7 +116,7 @@ class AttemptsJournal:
             len(message.body.encode()),
         )
         (said,) = masked_together((said,))
-        told = () if said is None else (None, None, *said)
+        told = () if said is None else (None, None, *msgspec.structs.astuple(said))
         with self._lock:
             if len(self._events) >= EVENTS_MAX:
                 self._dropped += 1

@@ -117,7 +117,7 @@ class Message:
         said = otherwise if self.say is None and self._said is None else self.said or otherwise
         if self.worked_ms is None:
             return said
-        return Said(*(said or NOT_SAID)[:-1], self.worked_ms)
+        return msgspec.structs.replace(said or NOT_SAID, worked_ms=self.worked_ms)
 
     @property
     def id(self) -> str:

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import CodeType, TracebackType
 from typing import Final
 
+import msgspec
+
 from veil.consumer.lease import Lease
 from veil.consumer.message import Message
 from veil.core.attempt import FAILED, Said
@@ -316,7 +318,7 @@ def masked_together(said: Sequence[Said | None]) -> Sequence[Said | None]:
     if are_short and not _is_suspect(whole):
         return said
     return [
-        each._replace(error_text=masked(each.error_text)[:TEXT_CHARS_MAX])
+        msgspec.structs.replace(each, error_text=masked(each.error_text)[:TEXT_CHARS_MAX])
         if each is not None and each.error_text
         else each
         for each in said

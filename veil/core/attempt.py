@@ -56,7 +56,7 @@ SAYABLE: Final = (AttemptOutcome.FAILED, AttemptOutcome.GIVEN_BACK)
 _FAILED, _GIVEN_BACK = AttemptOutcome.FAILED.value, AttemptOutcome.GIVEN_BACK.value
 
 
-class Said(NamedTuple):
+class Said(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a holder says of the end of its attempt, with the error that ended it; all texts are bounded by who read them."""
 
     outcome: str | None  # one of SAYABLE; None: it completed, or tried to
@@ -150,25 +150,24 @@ class SaidHeader(msgspec.Struct, omit_defaults=True):
     worked: dict[str, Annotated[int, msgspec.Meta(ge=0, le=VISIBILITY_MAX_S * 1000)]] = {}
 
     def of(self, entry_ids: Iterable[str]) -> list[Said | None]:
-        """What is said of each entry; IndexError where that is an error or a traceback that is not there."""
-        failed, given_back, worked = self.failed, self.given_back, self.worked
+        """What is said of each entry; IndexError where something is said of an error or a traceback that is not there."""
+        traces, worked = self.traces, self.worked
         errors = [
-            Said(_FAILED, kind, text, None if trace is None else self.traces[trace])
+            Said(_FAILED, kind, text, None if trace is None else traces[trace])
             for kind, text, trace in self.errors
         ]
+        said = dict.fromkeys(self.given_back, GIVEN_BACK)
+        for entry_id, error in self.failed.items():
+            said[entry_id] = FAILED if error is None else errors[error]
+        otherwise = said.get(ANY_ENTRY)
+        if not worked:
+            return [said.get(entry_id, otherwise) for entry_id in entry_ids]
         found: list[Said | None] = []
         for entry_id in entry_ids:
-            said: Said | None = None
-            for each in (entry_id, ANY_ENTRY):
-                if each in failed:
-                    error = failed[each]
-                    said = FAILED if error is None else errors[error]
-                    break
-                if each in given_back:
-                    said = GIVEN_BACK
-                    break
-            worked_ms = worked.get(entry_id, worked.get(ANY_ENTRY)) if worked else None
-            found.append(said if worked_ms is None else Said(*(said or NOT_SAID)[:-1], worked_ms))
+            each, worked_ms = said.get(entry_id, otherwise), worked.get(entry_id, worked.get(ANY_ENTRY))
+            if worked_ms is not None:
+                each = msgspec.structs.replace(each or NOT_SAID, worked_ms=worked_ms)
+            found.append(each)
         return found
 
 
@@ -196,15 +195,16 @@ def write_header(said: Mapping[str, Said]) -> str:
     errors: dict[tuple[str, str, int | None], int] = {}
     traces: dict[str, int] = {}
     worked: dict[str, int] = {}
-    for entry_id, (outcome, kind, words, way, worked_ms) in said.items():
-        if worked_ms is not None:
-            worked[entry_id] = worked_ms
-        if outcome == _GIVEN_BACK:
+    for entry_id, each in said.items():
+        if each.worked_ms is not None:
+            worked[entry_id] = each.worked_ms
+        if each.outcome == _GIVEN_BACK:
             given_back.append(entry_id)
-        elif outcome is not None and kind:
-            trace = traces.setdefault(way, len(traces)) if way else None
-            failed[entry_id] = errors.setdefault((kind, words or "", trace), len(errors))
-        elif outcome is not None:
+        elif each.outcome is not None and each.error_type:
+            trace = traces.setdefault(each.traceback, len(traces)) if each.traceback else None
+            error = (each.error_type, each.error_text or "", trace)
+            failed[entry_id] = errors.setdefault(error, len(errors))
+        elif each.outcome is not None:
             failed[entry_id] = None
     header = SaidHeader(failed, given_back, list(errors), list(traces), worked)
     text = _ascii(header)

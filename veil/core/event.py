@@ -263,9 +263,10 @@ class EventRecorder:
         return () if said is None else self._in_fields(said)
 
     def _in_fields(self, said: Said) -> tuple[object, ...]:
-        outcome, error_type, error_text, trace, worked_ms = said
-        number = None if trace is None else self._traces.setdefault(trace, len(self._traces))
-        return None, None, outcome, error_type, error_text, number, worked_ms
+        trace, number = said.traceback, None
+        if trace is not None:
+            number = self._traces.setdefault(trace, len(self._traces))
+        return None, None, said.outcome, said.error_type, said.error_text, number, said.worked_ms
 
     def _look_up(self, queue: QueueKey, caller: Caller) -> None:
         self._last_queue, self._last_caller = queue, caller

@@ -44,9 +44,11 @@ SHARE_EVERY_MS: Final = 5_000
 _DEAD_AFTER_MS: Final = 15_000
 HEARD_MS: Final = 3_600_000
 _QUEUES_TOLD_MAX: Final = 32  # of each caller: fewer signs that others went on, never a wrong one
+# A plain text: to look a member of an enum up takes long.
+_GIVEN_BACK: Final = AttemptOutcome.GIVEN_BACK.value
 
 
-class EndedAttempt(NamedTuple):
+class EndedAttempt(msgspec.Struct, frozen=True, gc=False):
     """An attempt that did not complete."""
 
     queue: Queue
@@ -93,7 +95,7 @@ class KnownHolder(NamedTuple):
     said: Said | None = None
 
 
-class ChangedLease(NamedTuple):
+class ChangedLease(msgspec.Struct, frozen=True, gc=False):
     """What has become of one lease of a claim since its receive."""
 
     renewals: int
@@ -263,38 +265,44 @@ class LiveAttempts:
             claim.message_ids[seq] = message.message_id
             leases[seq] = claim
 
-    def changed(self, seq: int, visibility_s: int, caller: Caller, said: Said | None = None) -> str | None:
-        """A lease got a new deadline, counted from now; the outcome of its attempt, if that is over with it."""
+    def changed(self, queue: Queue, changes: Iterable[tuple[int, int, Said | None]], caller: Caller) -> int:
+        """Leases of a queue got new deadlines: order key, seconds from now, and what the holder says of an attempt that is over
+        with it. How many of them go on."""
         now_ms = self._clock.now_ms()
         consumer = self._seen(caller, now_ms)
-        deadline_ms = now_ms + visibility_s * 1000
-        claim = self._leases.get(seq)
-        outcome = None if said is None else said.outcome
-        if claim is None:
+        waiting = self._waiting.setdefault(queue.id, {})
+        over: dict[tuple[KnownConsumer, str], int] = {}
+        renewed = 0
+        for seq, visibility_s, said in changes:
+            deadline_ms = now_ms + visibility_s * 1000
+            claim = self._leases.get(seq)
+            outcome = None if said is None else said.outcome
+            if claim is None:
+                renewed += outcome is None
+                continue
+            before = None if claim.changes is None else claim.changes.get(seq)
+            due_ms = claim.deadline_ms if before is None else before.deadline_ms
+            if outcome is None and now_ms < due_ms and deadline_ms < due_ms:
+                outcome = _GIVEN_BACK
+            renewals = 0 if before is None else before.renewals
+            if claim.changes is None:
+                claim.changes = {}
             if outcome is None:
-                consumer.renewals += 1
-            return outcome
-        before = claim.change_of(seq)
-        due_ms = claim.deadline_ms if before is None else before.deadline_ms
-        if outcome is None and now_ms < due_ms and deadline_ms < due_ms:
-            outcome = AttemptOutcome.GIVEN_BACK.value
-        renewals = 0 if before is None else before.renewals
-        if claim.changes is None:
-            claim.changes = {}
-        waiting = self._waiting.setdefault(claim.queue.id, {})
-        if outcome is None:
-            consumer.renewals += 1
-            claim.changes[seq] = ChangedLease(renewals + 1, now_ms, deadline_ms)
-            waiting.pop(seq, None)
-        else:
+                renewed += 1
+                claim.changes[seq] = ChangedLease(renewals + 1, now_ms, deadline_ms)
+                waiting.pop(seq, None)
+                continue
             last_ms = claim.received_at_ms if before is None else before.last_ms
             if before is None or before.outcome is None:
-                self._judged(claim.consumer, claim.queue, outcome)
-                ended = EndedAttempt(claim.queue, seq, claim.message_ids[seq], now_ms, outcome, said)
-                claim.consumer.recent.append(ended)
+                holder = claim.consumer
+                over[holder, outcome] = over.get((holder, outcome), 0) + 1
+                holder.recent.append(EndedAttempt(queue, seq, claim.message_ids[seq], now_ms, outcome, said))
             claim.changes[seq] = ChangedLease(renewals, last_ms, deadline_ms, outcome, said)
             waiting[seq] = deadline_ms
-        return outcome
+        consumer.renewals += renewed
+        for (holder, outcome), count in over.items():
+            self._judged(holder, queue, outcome, count)
+        return renewed
 
     def ended(
         self,
@@ -407,7 +415,7 @@ class LiveAttempts:
         change = claim.change_of(seq) or ChangedLease(0, claim.received_at_ms, deadline_ms)
         if claim.changes is None:
             claim.changes = {}
-        claim.changes[seq] = change._replace(deadline_ms=until_ms)
+        claim.changes[seq] = msgspec.structs.replace(change, deadline_ms=until_ms)
         if change.outcome is not None:
             self._waiting.setdefault(claim.queue.id, {})[seq] = until_ms
         return True

@@ -252,23 +252,27 @@ def note_extensions(
     caller: Caller,
 ) -> None:
     """Take note of what changes of visibility came to."""
-    extended = released = 0
+    changed: list[tuple[int, int, Said | None]] = []
+    released: list[int] = []
+    told_of: list[Said | None] = []
     attempts = None if service.activity is None else service.activity.attempts
     for (receipt, visibility_s, told), refused in zip(extensions, outcomes, strict=True):
         if refused is not None:
             if attempts is not None:
                 attempts.came_late(receipt.seq, receipt.delivery, caller)
         elif visibility_s:
-            if attempts is None or attempts.changed(receipt.seq, visibility_s, caller, told) is None:
-                extended += 1
+            changed.append((receipt.seq, visibility_s, told))
         else:
-            released += 1
-            if attempts is not None:
-                attempts.ended(queue, (receipt.seq,), AttemptOutcome.GIVEN_BACK, caller, (told,))
-    if extended:
-        service.tallies["extended", queue.id] += extended
+            released.append(receipt.seq)
+            told_of.append(told)
+    if changed:
+        extended = len(changed) if attempts is None else attempts.changed(queue, changed, caller)
+        if extended:
+            service.tallies["extended", queue.id] += extended
     if released:
-        service.tallies["released", queue.id] += released
+        service.tallies["released", queue.id] += len(released)
+        if attempts is not None:
+            attempts.ended(queue, released, AttemptOutcome.GIVEN_BACK, caller, told_of)
 
 
 # ---- search
@@ -377,6 +381,6 @@ def note_rotations(
         if service.activity is None:
             continue
         if visibility_s:
-            service.activity.attempts.changed(receipt.seq, visibility_s, caller)
+            service.activity.attempts.changed(queue, [(receipt.seq, visibility_s, None)], caller)
         else:
             service.activity.attempts.ended(queue, (receipt.seq,), AttemptOutcome.GIVEN_BACK, caller)

@@ -261,8 +261,8 @@ async def receive_hold(
         service.tallies["extended" if content.again else "received", queue.id] += len(content.messages)
         if service.activity is not None:
             if content.again:
-                for message in content.messages:
-                    service.activity.attempts.changed(message.seq, visibility_s, caller)
+                changes = [(message.seq, visibility_s, None) for message in content.messages]
+                service.activity.attempts.changed(queue, changes, caller)
             else:
                 service.activity.attempts.received(queue, content.messages, visibility_s, caller)
     elif not content.again:

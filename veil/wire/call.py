@@ -178,7 +178,7 @@ class Call(msgspec.Struct):
             return ()
         if self.service.rules.error_texts:
             return said
-        return [each and each._replace(error_text=None, traceback=None) for each in said]
+        return [each and msgspec.structs.replace(each, error_text=None, traceback=None) for each in said]
 
     def count_max(self, asked: int) -> int:
         """How many messages the call may name, given how many it does: SQS's ten, unless the server or the request says more."""

@@ -210,9 +210,7 @@ class Database:
         if after is not None:
             counts[after] += count
             if wake_at_ms is not None:
-                if wake_at_ms < state.next_wake_ms:
-                    state.next_wake_ms = wake_at_ms
-                    self._note_due(state, wake_at_ms)
+                self.hidden_until(state, wake_at_ms)
             elif before != _VISIBLE:
                 state.became_available += count
                 # A new message expires after all the others, so it only counts where there are none.
@@ -227,6 +225,12 @@ class Database:
                 changes = state.group_changes.setdefault(group, [0, 0])
                 changes[0] -= after is None
                 changes[1] += (after == _IN_FLIGHT) - (before == _IN_FLIGHT)
+
+    def hidden_until(self, state: CachedQueue, wake_at_ms: int) -> None:
+        """A message is hidden, and due then."""
+        if wake_at_ms < state.next_wake_ms:
+            state.next_wake_ms = wake_at_ms
+            self._note_due(state, wake_at_ms)
 
     def visible_from(self, state: CachedQueue, seq: int) -> None:
         """A message is visible: its retention counts for the next expiry."""

@@ -21,7 +21,7 @@ from veil.core.queue import Queue, QueueKey
 from veil.core.receipt import Receipt
 from veil.core.sequence import expired_below, wake_at_ms
 from veil.stores.sqlite.apply import apply, apply_leases
-from veil.stores.sqlite.database import CachedQueue, Database, Q, seq_list
+from veil.stores.sqlite.database import NEVER, CachedQueue, Database, Q, seq_list
 
 TROUBLE = "trouble"  # the name under which the latest is kept
 encode_trouble = msgspec.msgpack.Encoder().encode
@@ -127,14 +127,22 @@ def extend(
     answers: list[VeilError | None] = [None] * len(extensions)
     places: Sequence[int] = range(len(extensions))
     length_s = extensions[0].visibility_s if extensions else 0
-    if length_s and all(each.visibility_s == length_s and each.said is None for each in extensions):
-        deadline_ms = now_ms + length_s * SECOND_MS
-        retention = (expired_below(now_ms, settings.retention_s), settings.retention_s * SECOND_MS)
-        given = (queue.id, now_ms, *retention, deadline_ms, begun_after_ms(deadline_ms))
-        receipts = [each.receipt for each in extensions]
-        extended, places = _at_once(db, Q.extend_held, Q.extend_held_many, receipts, given)
-        if extended and db.journal is not None:
-            db.journal.record_facts(Kind.EXTENDED, now_ms, state.queue.key, extended, caller)
+    if length_s and all(each.visibility_s == length_s for each in extensions):
+        said = {each.receipt.seq: each.said for each in extensions if each.said is not None}
+        are_over = len(said) == len(extensions) and all(each.outcome is not None for each in said.values())
+        if are_over or not said:
+            deadline_ms = now_ms + length_s * SECOND_MS
+            retention = (expired_below(now_ms, settings.retention_s), settings.retention_s * SECOND_MS)
+            # An earlier deadline than before ends an attempt too, unless that is over anyway.
+            bounds = (begun_after_ms(deadline_ms), NEVER if are_over else deadline_ms)
+            given = (queue.id, now_ms, *retention, deadline_ms, *bounds)
+            receipts = [each.receipt for each in extensions]
+            changed, places = _at_once(db, Q.extend_held, Q.extend_held_many, receipts, given)
+            if changed and are_over:
+                db.hidden_until(state, deadline_ms)
+            if changed and db.journal is not None:
+                kind = Kind.GIVEN_BACK if are_over else Kind.EXTENDED
+                db.journal.record_facts(kind, now_ms, state.queue.key, changed, caller, said)
     if places:
         left = [extensions[place] for place in places]
         messages = held_messages(db, state, [each.receipt.seq for each in left], now_ms)

@@ -12,7 +12,7 @@ holder = ?2 AND queue_id = ?3 AND state = {IN_FLIGHT} AND due_at_ms > ?4 AND seq
 UPDATE message SET due_at_ms = ?7, wake_at_ms = min(?7, (seq >> {COUNTER_BITS}) + ?6)
 
 -- part: MAY_EXTEND
-due_at_ms <= ?7 AND received_at_ms >= ?8 AND delivery >= (holder & {DELIVERY_MASK})
+due_at_ms <= ?9 AND received_at_ms >= ?8 AND delivery >= (holder & {DELIVERY_MASK})
 
 -- name: read_mark
 -- The clock's high-water mark, the highest order key, the outbox's last number and size.
@@ -232,9 +232,10 @@ DELETE FROM message WHERE seq = ?1 AND {OPEN_LEASE} RETURNING {LEASE_FACTS};
 DELETE FROM message WHERE seq IN (SELECT value FROM json_each(?1)) AND {OPEN_LEASE} RETURNING {LEASE_FACTS};
 
 -- name: extend_held
--- The same past `decide_extension`: the receipt holds the open lease, which gets a later deadline within its twelve hours. With
--- it a whole request of ten changes takes a third fewer instructions. Five places as above; retention, deadline, and the earliest
--- receive from which an extension reaches that.
+-- The same past `decide_extension`: the receipt holds the open lease, which gets a later deadline within its twelve hours, or
+-- whichever its holder sets with the end of its attempt. With it a whole request of ten changes takes a third fewer instructions.
+-- Five places as above; retention, deadline, the earliest receive from which an extension reaches that, and the latest deadline
+-- that may be changed.
 {EXTEND} WHERE seq = ?1 AND {OPEN_LEASE} AND {MAY_EXTEND} RETURNING {LEASE_FACTS};
 
 -- name: extend_held_many
