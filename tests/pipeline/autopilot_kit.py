@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,13 @@ class World:
         return self.queues.timeout_s("orders")
 
     def pass_time(
-        self, hours: float, work_s: Callable[[int], float], *, attempts: int = 400, **told: Any
+        self,
+        hours: float,
+        work_s: Callable[[int], float],
+        *,
+        attempts: int = 400,
+        account: str = "000000000000",
+        **told: Any,
     ) -> None:
         """Time in which so many messages are worked on, each as long as `work_s` of its number says."""
         window_ms = (self.timeout_s or 30) * S
@@ -75,7 +82,8 @@ class World:
             )
         self.now_ms += int(hours * HOUR_MS)
         # What has not happened yet is left out: a journal tells of the past.
-        events = [each for each in journal_of(*stories) if each.at <= self.now_ms]
+        past = (each for each in journal_of(*stories) if each.at <= self.now_ms)
+        events = [replace(each, account=account) for each in past]
         write_segment_of(self.journal, numbered(events, first_row=self._row))
         self._row += len(events)
 

@@ -49,6 +49,15 @@ def test_a_timeout_that_is_too_short_is_changed_once_and_audited(world: World):
     assert len(world.actions("change")) == 1
 
 
+def test_the_queue_of_another_account_that_has_the_same_name_counts_for_nothing(world: World):
+    world.create(30)
+    world.pass_time(2, quick)
+    world.pass_time(2, slow, account="111111111111")
+    world.look()
+    assert world.timeout_s == 30
+    assert world.actions("change") == []
+
+
 @pytest.mark.parametrize("tag", ["advise target=0.05", "off", "nonsense"])
 def test_without_leave_nothing_is_changed(world: World, tag: str):
     world.create(30, tag)

@@ -133,7 +133,8 @@ class Autopilot:
         memories = {
             work.queue: (work, memory)
             for work, memory in self._evidence.memories(manifest, list(policies), now_ms).items()
-            if work.region == self.queues.region
+            # Others may have queues of the same names.
+            if (work.region, work.account) == (self.queues.region, self.queues.account(work.queue))
         }
         self.state = replace(
             self.state, looked_ms=now_ms, problem=problem, region=self.queues.region,
@@ -247,7 +248,9 @@ class Autopilot:
 
     def _advised(self, name: str, policy: AutopilotPolicy, state: PilotedQueue, now_ms: int) -> PilotedQueue:
         """The state with what a timeout cannot mend: recorded when it is new, and told once a day."""
-        own = [each for each in self._findings.findings if each.queue == name] if self._findings else []
+        key = (self.queues.region, self.queues.account(name), name)
+        found = self._findings.findings if self._findings else []
+        own = [each for each in found if (each.region, each.account, each.queue) == key]
         whole = next((each for each in own if each.message_type is None), None)
         if whole is None:
             return state
