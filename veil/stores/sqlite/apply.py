@@ -12,7 +12,6 @@ from veil.core.effect import (
     HolderSign,
     LeaseChange,
     Postponed,
-    Purged,
     Redriven,
     Removal,
     counted_as,
@@ -81,8 +80,7 @@ def apply(
                 db.shift(state, message.state, lease.state, message.seq, wake_ms, message.group)
             case Removal():
                 message = effect.message
-                if not isinstance(effect, Purged):  # those are deleted by the statement that finds them
-                    removed.append(message.seq)
+                removed.append(message.seq)
                 db.shift(state, message.state, None, message.seq, None, message.group)
             case DeadLettered():
                 _dead_letter(db, state, effect)

@@ -77,7 +77,7 @@ SELECT CAST('queue ' || coalesce(l.queue_id, m.queue_id) || ', group ' || coales
             format('%d messages, %d in flight, %s', l.members, l.in_flight, iif(l.is_open, 'open', 'closed')))
        || '; the messages say ' || iif(m.queue_id IS NULL, 'that it does not exist',
             format('%d messages, %d in flight, %s', m.members, m.in_flight, iif(m.is_open, 'open', 'closed')))
-FROM lane l FULL JOIN ({REAL_GROUPS}) m ON l.queue_id = m.queue_id AND l.group_name = m.group_name
+FROM (SELECT * FROM lane WHERE queue_id IN ({LIVING})) l FULL JOIN ({REAL_GROUPS}) m ON l.queue_id = m.queue_id AND l.group_name = m.group_name
 WHERE (l.members, l.in_flight, l.is_open) IS NOT (m.members, m.in_flight, m.is_open);
 
 -- name: wrong_priorities
@@ -91,12 +91,12 @@ WHERE m.priority <> {PRIORITY_DEFAULT} AND (q.ranked = 0 OR m.priority NOT BETWE
 SELECT CAST('queue ' || queue_id || ', stream ' || name AS BLOB), wrong FROM (
     SELECT queue_id, name, 'says that ' || closed || ' is the last batch that was acknowledged' AS wrong FROM stream
      WHERE closed < -1
-    UNION ALL SELECT queue_id, name, 'its queue does not exist' FROM stream WHERE queue_id NOT IN ({LIVING}));
+    UNION ALL SELECT queue_id, name, 'its queue does not exist' FROM stream WHERE queue_id NOT IN (SELECT id FROM queue));
 
 -- name: wrong_holds
 SELECT CAST('queue ' || queue_id || ', hold ' || stream || '/' || batch || '/' || part AS BLOB), wrong FROM (
     SELECT *, 'says that it lost ' || lost AS wrong FROM hold WHERE lost < 0
-    UNION ALL SELECT *, 'its queue does not exist' FROM hold WHERE queue_id NOT IN ({LIVING})
+    UNION ALL SELECT *, 'its queue does not exist' FROM hold WHERE queue_id NOT IN (SELECT id FROM queue)
     UNION ALL SELECT *, 'its stream does not exist: it could never be acknowledged' FROM hold
      WHERE queue_id IN ({LIVING}) AND (queue_id, stream) NOT IN (SELECT queue_id, name FROM stream));
 

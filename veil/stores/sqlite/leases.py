@@ -19,7 +19,7 @@ from veil.core.limits import SECOND_MS
 from veil.core.message import Caller, HeldMessage
 from veil.core.queue import Queue, QueueKey
 from veil.core.receipt import Receipt
-from veil.core.sequence import expired_below, wake_at_ms
+from veil.core.sequence import expired_below
 from veil.stores.sqlite.apply import apply, apply_leases
 from veil.stores.sqlite.database import NEVER, CachedQueue, Database, Q, seq_list
 
@@ -27,7 +27,10 @@ TROUBLE = "trouble"  # the name under which the latest is kept
 encode_trouble = msgspec.msgpack.Encoder().encode
 decode_trouble = msgspec.msgpack.Decoder(Trouble | None).decode
 _IN_FLIGHT = int(State.IN_FLIGHT)
-CHUNK = 500  # rows per turn: bounds how long one settling holds up everything else
+# Rows per turn, and bytes of their bodies, all of which SQLite reads to change or remove a row: they bound how long one settling
+# holds up everything else.
+CHUNK = 500
+CHUNK_BYTES = 8 << 20
 
 
 def held_messages(db: Database, state: CachedQueue, seqs: Sequence[int], now_ms: int) -> decide.HeldMessages:
@@ -208,13 +211,28 @@ def settle(db: Database, queue_id: int) -> bool:
             expired += db.execute(Q.expired_ranked, asked).fetchall()
         more |= len(expired) >= CHUNK
         rows += expired
+    messages = _of_one_turn(rows)
+    more |= len(messages) < len(rows)
     lease_time = db.lease_time
     trouble = lease_time.trouble_at(now_ms)
-    due = (decide.decide_due(HeldMessage._make(row), settings, now_ms, trouble, lease_time) for row in rows)
+    due = (decide.decide_due(message, settings, now_ms, trouble, lease_time) for message in messages)
     apply(db, state, [effect for effect in due if effect is not None], now_ms)
     if not more:
         db.look_ahead(state)
     return more
+
+
+def _of_one_turn(rows: Sequence[Any]) -> list[HeldMessage]:
+    """The first of the messages, as far as their bytes allow; one in any case."""
+    messages: list[HeldMessage] = []
+    bytes_left = CHUNK_BYTES
+    for row in rows:
+        message = HeldMessage._make(row)
+        messages.append(message)
+        bytes_left -= message.body_bytes
+        if bytes_left <= 0:
+            break
+    return messages
 
 
 def note_trouble(db: Database, trouble: Trouble) -> None:
@@ -234,11 +252,10 @@ def note_end(db: Database) -> None:
 def reschedule_hidden(db: Database, state: CachedQueue, *, new_delay: bool) -> None:
     """After an edit: retention counts anew, and on FIFO queues a new delay reaches the messages that are waiting."""
     settings = state.queue.settings
-    for seq, message_state, due_at_ms in db.execute(Q.hidden_rows, (state.queue.id,)).fetchall():
-        if new_delay and message_state == State.DELAYED:
-            due_at_ms = decide.new_delay_end_ms(seq, settings)
-        wake_ms = wake_at_ms(seq, due_at_ms, settings.retention_s)
-        db.execute(Q.reschedule, (wake_ms, due_at_ms, seq))
+    retention_ms = settings.retention_s * SECOND_MS
+    if new_delay:
+        db.execute(Q.change_delay, (state.queue.id, settings.delay_s * SECOND_MS, retention_ms))
+    db.execute(Q.shorten_wakes, (state.queue.id, retention_ms))
     db.look_ahead(state)
 
 
@@ -267,13 +284,15 @@ class Purge(NamedTuple):
 
 def sweep(db: Database, purge: Purge, state: CachedQueue | None) -> bool:
     """Remove one chunk of a queue's messages; True while more are left. `state` is None for a deleted queue."""
-    asked = (purge.queue_id, purge.up_to_seq, CHUNK)
+    asked = (purge.queue_id, purge.up_to_seq + 1, CHUNK)
     rows: list[Any] = []
-    for query in (Q.sweep_alone, Q.sweep_grouped, Q.sweep_ranked, Q.sweep_hidden):
+    for query in (Q.expired_alone, Q.expired_grouped, Q.expired_ranked, Q.hidden_below):
         rows += db.execute(query, asked).fetchall()
-    purged = [decide.purge(HeldMessage._make(row)) for row in rows]
+    purged = [decide.purge(message) for message in _of_one_turn(rows)]
     if state is not None:
         apply(db, state, purged, purge.at_ms, purge.caller)
-    elif db.journal is not None and purged:
-        db.journal.record(purge.at_ms, purge.key, purged, purge.caller)
+    elif purged:
+        db.execute(Q.delete_messages, (seq_list([each.message.seq for each in purged]),))
+        if db.journal is not None:
+            db.journal.record(purge.at_ms, purge.key, purged, purge.caller)
     return bool(rows)

@@ -293,12 +293,16 @@ SELECT min(seq) FROM (
     SELECT seq FROM (SELECT seq FROM message INDEXED BY ranked_by_age
                       WHERE queue_id = ?1 AND state = {VISIBLE} AND priority <> {PRIORITY_DEFAULT} ORDER BY seq LIMIT 1));
 
--- name: hidden_rows
--- For a change of retention or of a FIFO queue's delay: every hidden message.
-SELECT seq, state, due_at_ms FROM message INDEXED BY hidden WHERE queue_id = ? AND state <> {VISIBLE};
+-- name: shorten_wakes
+-- After a change of retention: hidden messages that pass it sooner than they would wake. One that it lets live longer wakes as
+-- before, and is postponed then. Queue, retention.
+UPDATE message SET wake_at_ms = (seq >> {COUNTER_BITS}) + ?2
+WHERE queue_id = ?1 AND state <> {VISIBLE} AND wake_at_ms > (seq >> {COUNTER_BITS}) + ?2;
 
--- name: reschedule
-UPDATE message SET wake_at_ms = ?, due_at_ms = ? WHERE seq = ?;
+-- name: change_delay
+-- After a change of a FIFO queue's delay: waiting messages, as if sent with it. Queue, delay, retention.
+UPDATE message SET due_at_ms = (seq >> {COUNTER_BITS}) + ?2, wake_at_ms = (seq >> {COUNTER_BITS}) + min(?2, ?3)
+WHERE queue_id = ?1 AND state <> {VISIBLE} AND +state = {DELAYED};
 
 -- name: forget_deduplication
 DELETE FROM deduplication WHERE (queue_id, scope, dedup_id) IN (
@@ -312,36 +316,30 @@ DELETE FROM attempt WHERE (queue_id, attempt_id) IN (
 -- Whether there is anything that has to be forgotten some time.
 SELECT EXISTS (SELECT 1 FROM deduplication) OR EXISTS (SELECT 1 FROM attempt) OR EXISTS (SELECT 1 FROM repeatable_send);
 
--- ---- sweeping a purged or deleted queue: queue, up to, limit
+-- ---- sweeping a purged or deleted queue: what is visible is found as if it were past its retention
 
--- name: sweep_alone
-DELETE FROM message WHERE seq IN (SELECT seq FROM message INDEXED BY visible_alone
-    WHERE queue_id = ? AND state = {VISIBLE} AND group_name IS NULL AND priority = {PRIORITY_DEFAULT} AND seq <= ? LIMIT ?)
-RETURNING {HELD_MESSAGE};
-
--- name: sweep_grouped
-DELETE FROM message WHERE seq IN (SELECT seq FROM message INDEXED BY visible_grouped
-    WHERE queue_id = ? AND state = {VISIBLE} AND group_name IS NOT NULL AND priority = {PRIORITY_DEFAULT} AND seq <= ? LIMIT ?)
-RETURNING {HELD_MESSAGE};
-
--- name: sweep_ranked
-DELETE FROM message WHERE seq IN (SELECT seq FROM message INDEXED BY ranked_by_age
-    WHERE queue_id = ? AND state = {VISIBLE} AND priority <> {PRIORITY_DEFAULT} AND seq <= ? LIMIT ?)
-RETURNING {HELD_MESSAGE};
-
--- name: sweep_hidden
-DELETE FROM message WHERE seq IN (SELECT seq FROM message INDEXED BY hidden
-    WHERE queue_id = ? AND state <> {VISIBLE} AND seq <= ? LIMIT ?)
-RETURNING {HELD_MESSAGE};
-
--- name: drop_groups
-DELETE FROM lane WHERE queue_id = ?;
+-- name: hidden_below
+-- Hidden messages up to a seq: queue, the first seq that is to stay, limit.
+SELECT {HELD_MESSAGE} FROM message INDEXED BY hidden WHERE queue_id = ? AND state <> {VISIBLE} AND seq < ? LIMIT ?;
 
 -- name: drop_deduplication
-DELETE FROM deduplication WHERE queue_id = ?;
+-- Of messages up to a seq: queue, the first seq that is to stay, limit.
+DELETE FROM deduplication WHERE (queue_id, scope, dedup_id) IN (
+    SELECT queue_id, scope, dedup_id FROM deduplication WHERE queue_id = ? AND seq < ? LIMIT ?);
+
+-- name: drop_groups
+-- Of a deleted queue, as what follows: queue, limit.
+DELETE FROM lane WHERE (queue_id, group_name) IN (SELECT queue_id, group_name FROM lane WHERE queue_id = ? LIMIT ?);
 
 -- name: drop_attempts
-DELETE FROM attempt WHERE queue_id = ?;
+DELETE FROM attempt WHERE (queue_id, attempt_id) IN (SELECT queue_id, attempt_id FROM attempt WHERE queue_id = ? LIMIT ?);
+
+-- name: drop_holds
+DELETE FROM hold WHERE (queue_id, stream, batch, part) IN (
+    SELECT queue_id, stream, batch, part FROM hold WHERE queue_id = ? LIMIT ?);
+
+-- name: drop_streams
+DELETE FROM stream WHERE (queue_id, name) IN (SELECT queue_id, name FROM stream WHERE queue_id = ? LIMIT ?);
 
 -- name: has_groups
 SELECT EXISTS (SELECT 1 FROM lane WHERE queue_id = ?);
@@ -446,12 +444,6 @@ DELETE FROM stream WHERE queue_id = ? AND name = ?;
 
 -- name: drop_stream_holds
 DELETE FROM hold WHERE queue_id = ? AND stream = ?;
-
--- name: drop_streams
-DELETE FROM stream WHERE queue_id = ?;
-
--- name: drop_holds
-DELETE FROM hold WHERE queue_id = ?;
 
 -- ---- the outbox
 

@@ -10,7 +10,7 @@ from veil.core.message import Caller
 from veil.core.queue import Queue, QueueKey
 from veil.stores.sql import decode_caller, encode_caller, encode_settings, encode_tags
 from veil.stores.sqlite.database import CachedQueue, Database, Q
-from veil.stores.sqlite.leases import Purge, reschedule_hidden, sweep
+from veil.stores.sqlite.leases import CHUNK, Purge, reschedule_hidden, sweep
 from veil.stores.store import QueueContent
 
 
@@ -54,12 +54,10 @@ def edit(db: Database, queue: Queue, change: Callable[[QueueContent], QueueConte
 
 
 def delete(db: Database, queue: Queue, caller: Caller) -> None:
-    """Remove the queue from sight; its messages are swept afterwards, a chunk at a time."""
+    """Remove the queue from sight; what it has is swept afterwards, a chunk at a time."""
     state, now_ms = db.state_of(queue), db.clock.now_ms()
     db.execute(Q.mark_queue_deleted, (now_ms, encode_caller(caller), queue.id))
     db.execute(Q.rest_name, (*state.queue.key, now_ms))
-    for query in (Q.drop_deduplication, Q.drop_attempts, Q.drop_groups, Q.drop_holds, Q.drop_streams):
-        db.execute(query, (queue.id,))
     db.drop(state)
 
 
@@ -70,9 +68,13 @@ def begin_purge(db: Database, queue: Queue, rest_ms: int) -> int:
         raise PurgeInProgress(queue.key.name)
     state.purged_at_ms = now_ms
     db.execute(Q.mark_purged, (now_ms, queue.id))
-    db.execute(Q.drop_deduplication, (queue.id,))
-    db.execute(Q.drop_attempts, (queue.id,))
     return db.sequence.last
+
+
+def forget_purged(db: Database, queue_id: int, up_to_seq: int) -> bool:
+    """Drop one chunk of the deduplication ids of messages that are to go; True while more are left."""
+    db.execute(Q.drop_deduplication, (queue_id, up_to_seq + 1, CHUNK))
+    return db.connection.changes() == CHUNK
 
 
 def purge_step(db: Database, queue: Queue, up_to_seq: int, caller: Caller) -> bool:
@@ -92,7 +94,12 @@ def sweep_deleted(db: Database) -> bool:
     queue_id, *key, deleted_at_ms, deleted_by = found
     # The messages were gone when the queue was, however late they are swept.
     purge = Purge(queue_id, QueueKey(*key), db.sequence.last, deleted_at_ms, decode_caller(deleted_by))
-    if not sweep(db, purge, None):
-        db.execute(Q.forget_queue, (queue_id,))
-        db.execute(Q.forget_count, (queue_id,))
+    if sweep(db, purge, None) or forget_purged(db, queue_id, purge.up_to_seq):
+        return True
+    for query in (Q.drop_groups, Q.drop_attempts, Q.drop_holds, Q.drop_streams):
+        db.execute(query, (queue_id, CHUNK))
+        if db.connection.changes() == CHUNK:
+            return True
+    db.execute(Q.forget_queue, (queue_id,))
+    db.execute(Q.forget_count, (queue_id,))
     return True

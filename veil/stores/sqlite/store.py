@@ -390,6 +390,8 @@ class SqliteStore:
     async def purge(self, queue: Queue, *, rest_ms: int, caller: Caller = NOBODY) -> None:
         await self._settled(queue)
         up_to_seq = await self._do(queues.begin_purge, self._db, queue, rest_ms)
+        while await self._do(queues.forget_purged, self._db, queue.id, up_to_seq):
+            pass
         while await self._do(queues.purge_step, self._db, queue, up_to_seq, caller):
             pass
 
