@@ -29,7 +29,7 @@ from veil.core.errors import InFlightLimit, VisibilityTooLong
 from veil.core.event import Event, EventRecorder, Kind, unpack
 from veil.core.lease import HOLD_BYTES_MAX, WAITING, Deletion, Member, State, is_open
 from veil.core.limits import IN_FLIGHT_MAX, VISIBILITY_MAX_S
-from veil.core.message import Caller, NewMessage, StoredMessage
+from veil.core.message import SOURCE_QUEUE, Caller, MessageAttribute, NewMessage, StoredMessage
 from veil.core.queue import DESTINATION_MISSING, SOURCE_UNKNOWN, MoveTask, Queue, QueueKey, QueueSettings
 from veil.core.receipt import DELIVERY_BITS
 from veil.core.sequence import expires_at_ms, first_seq_of
@@ -309,6 +309,25 @@ def test_a_hold_is_extended_for_twelve_hours_after_the_receive_and_no_longer():
     [extended] = decide.keep_hold(a_queue(), [Member(77, 3)], {77: old}, {}, 30, NOW_MS, again=False).effects
     assert isinstance(extended, Extended)
     assert extended.deadline_ms == NOW_MS + 500
+
+
+@pytest.mark.parametrize(
+    ("written", "home"),
+    [
+        (KEY.name, KEY),
+        (f"http://veil:9324/{KEY.account}/{KEY.name}", KEY),
+        (KEY.arn, KEY),
+        (KEY._replace(account="999999999999").arn, None),
+        (f"{KEY.name}.fifo", None),
+        (DEAD_KEY.name, None),  # it would be moved for ever
+        ("", None),
+    ],
+)
+def test_a_letter_that_a_consumer_gave_up_goes_where_it_was_received_and_nowhere_else(written, home):
+    attributes = {SOURCE_QUEUE: MessageAttribute("String", written)}
+    assert decide.home_of(a_stored(attributes=attributes), DEAD_KEY) == home
+    known = a_stored(attributes=attributes, dead_letter_source=KEY.arn)
+    assert decide.home_of(known, DEAD_KEY) == KEY
 
 
 def test_a_move_task_fails_where_it_does_not_know_where_to_go():

@@ -18,6 +18,7 @@ from tests.stores.kit import (
 )
 from veil.core.errors import MoveTaskMissing, MoveTaskNotRunning, MoveTaskRunning
 from veil.core.lease import Deletion
+from veil.core.message import SOURCE_QUEUE, MessageAttribute
 from veil.core.queue import DESTINATION_MISSING, SOURCE_UNKNOWN, Chosen, MoveTask, Scan, ScanStep
 from veil.core.sequence import instant_of
 
@@ -130,6 +131,17 @@ async def test_the_receipts_of_a_moved_message_are_void(store, clock):
     await store.step_move("task-1", 10)
 
     assert await store.delete(dead, [receipt_of(dead, held)]) == [Deletion.GONE]
+
+
+async def test_what_a_consumer_gave_up_returns_to_where_it_says_it_was_received(store):
+    queue, dead = await with_dead_letters(store, "a")
+    written = {SOURCE_QUEUE: MessageAttribute("String", queue.name)}
+    await store.send(dead, [a_message("given up", attributes=written)])
+    await store.start_move(a_task())
+    task = await store.step_move("task-1", 10)
+
+    assert (task.status, task.moved) == ("COMPLETED", 2)
+    assert (bodies(await store.peek(queue)), await store.peek(dead)) == (["a", "given up"], [])
 
 
 async def test_a_message_of_unknown_source_fails_the_task_and_stays(store):

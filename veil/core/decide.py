@@ -34,7 +34,14 @@ from veil.core.lease import (
     lease_end_ms,
 )
 from veil.core.limits import SECOND_MS
-from veil.core.message import HeldMessage, LeaseState, NewContent, NewMessage, StoredMessage
+from veil.core.message import (
+    SOURCE_QUEUE,
+    HeldMessage,
+    LeaseState,
+    NewContent,
+    NewMessage,
+    StoredMessage,
+)
 from veil.core.queue import (
     DESTINATION_MISSING,
     SOURCE_UNKNOWN,
@@ -57,6 +64,7 @@ _PAGE_MAX, _COUNTED_PAGE_MAX = 100, 16  # messages with their bodies that are re
 SPENT_AT_ONCE = 100
 AttemptClaim = tuple[int, int, int | None]  # seq, delivery and deadline of a message that an attempt gave
 # Plain numbers, since these are written with every message.
+_SOURCE_CHARS_MAX = 500  # of what a consumer writes; a sender may write a megabyte
 _VISIBLE, _DELAYED, _IN_FLIGHT = int(State.VISIBLE), int(State.DELAYED), int(State.IN_FLIGHT)
 
 
@@ -624,13 +632,33 @@ def delete_member(
 
 
 def origin_of(message: StoredMessage) -> QueueKey | None:
-    """Where a message was dead-lettered from."""
+    """Where the server has dead-lettered a message from."""
     if message.dead_letter_source is None:
         return None
     try:
         return parse_arn(message.dead_letter_source)
     except errors.ArnRefused:
         return None
+
+
+def home_of(message: StoredMessage, letters: QueueKey) -> QueueKey | None:
+    """Where a message of these dead letters came from: the server dead-lettered it, or a consumer says so that gave it up.
+
+    The sender of a message may write anything there. It leads to no other account, to no queue of the other type, and not back
+    to the dead letters, from where a move task would move it for ever.
+    """
+    written = (message.attributes or {}).get(SOURCE_QUEUE)
+    if message.dead_letter_source is not None or written is None or not isinstance(written.value, str):
+        return origin_of(message)
+    text = written.value[:_SOURCE_CHARS_MAX]
+    try:
+        home = parse_arn(text)
+    except errors.ArnRefused:
+        home = letters._replace(name=text.rstrip("/").rsplit("/", 1)[-1])  # a name, or a URL
+    is_fifo = home.name.endswith(".fifo")
+    if not home.name or home.account != letters.account or is_fifo != letters.name.endswith(".fifo"):
+        return None
+    return None if home == letters else home
 
 
 def step_move(
@@ -643,7 +671,7 @@ def step_move(
     moves: list[tuple[StoredMessage, Queue]] = []
     failure = None
     for message in messages:
-        key = task.destination or origin_of(message)
+        key = task.destination or home_of(message, task.source)
         target = None if key is None else find(key)
         if target is None:
             failure = SOURCE_UNKNOWN if key is None else DESTINATION_MISSING
@@ -682,7 +710,7 @@ def redrive_target(source: Queue, chosen: Chosen, message: StoredMessage | None,
         raise errors.MessageMissing(chosen.message_id, chosen.seq)
     if message.state != State.VISIBLE:
         raise errors.MessageNotVisible(chosen.message_id, State(message.state).name.lower().replace("_", " "))
-    key = chosen.destination or origin_of(message)
+    key = chosen.destination or home_of(message, source.key)
     if key is None:
         raise errors.SourceUnknown(chosen.message_id)
     target = find(key)

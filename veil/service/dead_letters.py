@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from veil.core.errors import ArnRefused
+from veil.core.decide import home_of
 from veil.core.limits import ATTRIBUTES_MAX
 from veil.core.message import (
     ERROR_TYPE,
@@ -24,7 +24,6 @@ from veil.core.message import (
     MESSAGE_ID,
     REASON,
     RECEIVE_COUNT,
-    SOURCE_QUEUE,
     TRACEBACK,
     MessageAttribute,
     NewContent,
@@ -32,7 +31,7 @@ from veil.core.message import (
     message_type,
 )
 from veil.core.message_rules import Draft, body_md5, check_draft
-from veil.core.queue import Chosen, Queue, QueueKey, parse_arn
+from veil.core.queue import Chosen, Queue, QueueKey
 from veil.core.text import fingerprint, whole_number
 from veil.journal.attempts import JournalLookup
 from veil.service.turns import BYTES_AT_ONCE, Turn
@@ -85,7 +84,7 @@ def read_letter(queue: Queue, message: StoredMessage) -> Letter:
     receives = whole_number(_text(attributes, RECEIVE_COUNT), _COUNT_DIGITS_MAX)
     return Letter(
         message,
-        _source(queue, message),
+        home_of(message, queue.key),
         message.dead_letter_source is not None,
         message.message_type,
         _text(attributes, ERROR_TYPE),
@@ -95,22 +94,6 @@ def read_letter(queue: Queue, message: StoredMessage) -> Letter:
         _text(attributes, REDRIVEN_FROM),
         message.receive_count if receives is None else receives,
     )
-
-
-def _source(queue: Queue, message: StoredMessage) -> QueueKey | None:
-    if message.dead_letter_source is not None:
-        return parse_arn(message.dead_letter_source)
-    text = _text(message.attributes or {}, SOURCE_QUEUE)
-    if text is None:
-        return None
-    try:
-        key = parse_arn(text)
-    except ArnRefused:
-        # A name or a URL: the queue's name stands last.
-        name = text.rstrip("/").rsplit("/", 1)[-1]
-        return queue.key._replace(name=name) if name else None
-    # The sender of a message may write anything there: it leads to no other account.
-    return key if key.account == queue.key.account else None
 
 
 def _text(

@@ -69,7 +69,7 @@ async def step(
         rows = await tx.rows(Q.visible_oldest, {"queue": source.id, "limit": count})
         messages = [to_message(row) for row in rows]
     if task.destination is None:
-        _need(tx, known, map(decide.origin_of, messages))
+        _need(tx, known, (decide.home_of(each, task.source) for each in messages))
     moves, task = decide.step_move(task, messages, count, tx.find)
     if source is not None and moves:
         [(caller,)] = await tx.rows(Q.move_caller, {"id": task.id})
@@ -111,7 +111,7 @@ async def redrive(
     source = tx.state_of(queue)
     messages = await _chosen(tx, source, (one.seq for one in chosen))
     homeward = (messages[one.seq] for one in chosen if one.destination is None and one.seq in messages)
-    _need(tx, known, map(decide.origin_of, homeward))
+    _need(tx, known, (decide.home_of(each, queue.key) for each in homeward))
     answers: list[Sent | VeilError] = []
     moved: list[Redriven] = []
     for one, number in zip(chosen, await tx.numbers(len(chosen)), strict=True):
