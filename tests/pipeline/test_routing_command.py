@@ -134,7 +134,9 @@ def test_a_class_is_remembered_when_the_past_is_gone(
     assert run([*command, "--tables", tables_place.uri]) == 0
     assert "class mail: short, moved from long" in capsys.readouterr().err
 
-    RouterState(Storage.at(tmp_path / "state")).keep_classes({"mail": "short"})
+    state = RouterState(Storage.at(tmp_path / "state"))
+    state.keep()
+    state.keep_classes({"mail": "short"})
     assert run([*command, "--tables", str(tmp_path / "no-tables")]) == 0
 
     told = capsys.readouterr().err
@@ -268,6 +270,11 @@ def test_the_intake_is_no_target_and_a_state_belongs_to_one_intake(
 
     assert run(["pipeline", "route", "--from", "intake", *words]) == 1
     assert "target intake: expected a queue other than the intake" in capsys.readouterr().err
+    assert not (tmp_path / "state").exists()
+
+    state = RouterState(Storage.at(tmp_path / "state"))
+    state.belongs_to(queues.url("intake"))
+    state.keep()
     assert run(["pipeline", "route", "--from", "other", *words]) == 1
     assert "it belongs to the intake" in capsys.readouterr().err
 

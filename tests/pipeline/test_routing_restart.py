@@ -50,6 +50,7 @@ def test_a_batch_that_was_cut_short_is_done_again_by_the_rules_it_was_begun_with
         (Target("a.fifo"), Target("b.fifo")), "a.fifo", (Rule("b.fifo", (Match("size", size_from=3),)),)
     )
     state, told = RouterState(Storage.at(tmp_path / "state")), list[Routed]()
+    state.keep()
 
     def router(table: RouteTable) -> Router:
         place = QueueAddress("intake", queues.server.endpoint_url, "us-east-1")

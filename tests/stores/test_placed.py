@@ -108,6 +108,16 @@ async def test_queues_are_spread_and_each_touches_its_own_server_only(
     assert [queue.key for queue in listed] == sorted((here.key, there.key))
 
 
+async def test_commits_are_counted_on_every_server(store: PlacedStore) -> None:
+    for queue in await one_on_each(store):
+        before = store.commit_stats
+        await store.send(queue, [a_message("x")])
+        after = store.commit_stats
+        assert after.commits > before.commits
+        assert after.operations > before.operations
+        assert sum(after.seconds_buckets) == sum(after.group_buckets) == after.commits
+
+
 async def test_a_receipt_counts_on_the_server_that_wrote_it(store: PlacedStore) -> None:
     for queue in await one_on_each(store):
         await store.send(queue, [a_message("x")])

@@ -12,6 +12,8 @@ from datetime import timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from veil.core.limits import VISIBILITY_MAX_S
+
 if TYPE_CHECKING:
     from veil.consumer.renewal.keeper import Keeper
 
@@ -175,9 +177,9 @@ class Lease:
         ApiError when the service refuses; the keeper then goes on as before.
         """
         seconds = by.total_seconds() if isinstance(by, timedelta) else by
-        if not (1 <= seconds <= 43_200 and seconds == int(seconds)):
+        if not (1 <= seconds <= VISIBILITY_MAX_S and seconds == int(seconds)):
             raise ValueError(
-                f"extend({by!r}): expected whole seconds, 1 to 43,200; release() gives the message back"
+                f"extend({by!r}): expected whole seconds, 1 to {VISIBILITY_MAX_S:,}; release() gives the message back"
             )
         return self._change(int(seconds))
 

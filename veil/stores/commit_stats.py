@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 # Powers of two: a fixed number of buckets from one operation to a full group, and from a fast disk to a sick
@@ -46,6 +47,25 @@ class CommitStats:
         self.group_buckets = [0] * (len(GROUP_BOUNDS) + 1)
         self.seconds_buckets = [0] * (len(SECONDS_BOUNDS) + 1)
         self._minutes: deque[_Minute] = deque(maxlen=_MINUTES)
+
+    @classmethod
+    def of_all(cls, parts: Iterable[CommitStats]) -> CommitStats:
+        """What several have counted, together."""
+        whole = cls()
+        minutes: list[_Minute] = []
+        for part in parts:
+            whole.commits += part.commits
+            whole.operations += part.operations
+            whole.seconds += part.seconds
+            whole.group_buckets = [
+                a + b for a, b in zip(whole.group_buckets, part.group_buckets, strict=True)
+            ]
+            whole.seconds_buckets = [
+                a + b for a, b in zip(whole.seconds_buckets, part.seconds_buckets, strict=True)
+            ]
+            minutes += part._minutes
+        whole._minutes = deque(minutes)
+        return whole
 
     def record(self, group_size: int, seconds: float) -> None:
         """One commit of so many operations, which took so long from its begin to its fsync's end."""

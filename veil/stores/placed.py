@@ -112,7 +112,6 @@ class PlacedStore:
         self._exported_last = -1  # the number of the server whose journal was last
         self.store_id = ""
         self.receipts: ReceiptBook = _Receipts(self._server)
-        self.commit_stats: CommitStats = self._home.commit_stats
 
     @property
     def clock(self) -> Clock:
@@ -128,6 +127,11 @@ class PlacedStore:
         self._owner = owner
         for server in self._by_number.values():
             server.events = _Heard(self, server)
+
+    @property
+    def commit_stats(self) -> CommitStats:
+        """The sums over all servers."""
+        return CommitStats.of_all(server.commit_stats for server in self._all)
 
     def pool_stats(self) -> Mapping[str, int]:
         """The sums over all servers."""

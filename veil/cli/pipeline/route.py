@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -218,7 +218,7 @@ def route(
     state_place = place_of("state", state or _beside_tables(data, intake))
     learned = LearnedRules(
         tables=tables_place,
-        state=RouterState(state_place, is_read_only=dry_run),
+        state=RouterState(state_place),
         bands=found_bands,
         default=fallback,
         queue_of=name_of,
@@ -231,7 +231,7 @@ def route(
         tell=lambda verdicts: show_verdicts(verdicts, as_json=as_json),
     )
     current = learned.table if written is None else lambda: written
-    with _intake(place) as client, nullcontext() if dry_run else only_run(state_place):
+    with _intake(place) as client:
         learned.state.belongs_to(client.url)
         table = current()
         show_table(table, as_json=as_json)
@@ -239,7 +239,8 @@ def route(
             return
         # All that can be wrong with the queues is found before Spark is started.
         show_prepared(prepare_targets(client, table, create=create_queues))
-        with spark_session(*spark, "pipeline route", quiet=as_json) as session:
+        with only_run(state_place), spark_session(*spark, "pipeline route", quiet=as_json) as session:
+            learned.state.keep()
             counts = RouteCounts(as_json)
             options = (("maxMessagesPerTrigger", str(max_messages)),)
             router = Router(session, place, learned.state, current, counts.add, options, error_path, parts)

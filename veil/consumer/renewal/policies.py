@@ -9,7 +9,11 @@ import warnings
 from dataclasses import dataclass
 from datetime import timedelta
 
-LIFETIME_S = 43_200  # no lease lasts longer than this after its receive, however often it is extended
+from veil.core.limits import VISIBILITY_MAX_S
+
+LIFETIME_S = (
+    VISIBILITY_MAX_S  # no lease lasts longer than this after its receive, however often it is extended
+)
 Duration = timedelta | float
 
 

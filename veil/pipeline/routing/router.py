@@ -61,11 +61,18 @@ class _Batch(msgspec.Struct, frozen=True):
 
 
 class RouterState:
-    """A directory of one router; a dry run reads it only."""
+    """A directory of one router. Nothing is written there before `keep`, so that a dry run, or one that ends because a queue is
+    missing, leaves nothing behind."""
 
-    def __init__(self, place: Storage, *, is_read_only: bool = False) -> None:
+    def __init__(self, place: Storage) -> None:
         self.place = place
-        self._is_read_only = is_read_only
+        self._unwritten: dict[str, object] | None = {}
+
+    def keep(self) -> None:
+        """Write what was noted so far, and from now on at once."""
+        unwritten, self._unwritten = self._unwritten or {}, None
+        for name, value in unwritten.items():
+            self._write(name, value)
 
     def belongs_to(self, intake: str) -> None:
         """See that the directory is this intake's; raises RouteRefused. A new one becomes it."""
@@ -108,8 +115,10 @@ class RouterState:
             raise RouteRefused(f"state {self.place.uri}: {name} is not readable: {problem}") from None
 
     def _write(self, name: str, value: object) -> None:
-        if not self._is_read_only:
+        if self._unwritten is None:
             self.place.write(name, msgspec.json.encode(value))
+        else:
+            self._unwritten[name] = value
 
 
 class Prepared(NamedTuple):
