@@ -26,6 +26,7 @@ from veil.core.attempt import FAILED, Said
 from veil.core.event import ExportPlan, Kind, pack
 from veil.core.message import Caller
 from veil.core.queue import QueueKey
+from veil.core.sequence import seq_with_counter
 
 if TYPE_CHECKING:
     from veil.journal.storage import Storage
@@ -34,7 +35,6 @@ _log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 60.0
 EVENTS_MAX: Final = 100_000  # that wait to be written
-_SEQ_BITS: Final = 20
 
 
 class AttemptsJournal:
@@ -107,7 +107,7 @@ class AttemptsJournal:
     ) -> None:
         sent = message.sent_at
         sent_ms = at_ms if sent is None else round(sent.timestamp() * 1000)
-        seq = sent_ms << _SEQ_BITS | zlib.crc32(message.id.encode()) & (1 << _SEQ_BITS) - 1
+        seq = seq_with_counter(sent_ms, zlib.crc32(message.id.encode()))
         facts = (
             message.id,
             message.receive_count,

@@ -18,13 +18,13 @@ class OptionError(ValueError):
     """Names the option, the value that was given (unless that is HIDDEN) and what was expected."""
 
     def __init__(self, option: str, value: object, expected: str) -> None:
-        given = " is not given" if value is None else "" if value == HIDDEN else f"={value!r}"
-        super().__init__(f"option {option}{given}: expected {expected}")
+        # Put into words when it is told: Spark carries errors from one process to another, as what they were made of.
+        super().__init__(option, value, expected)
         self.option, self.value, self.expected = option, value, expected
 
-    def __reduce__(self) -> tuple[type[OptionError], tuple[str, object, str]]:
-        # Spark carries errors from one process to another.
-        return OptionError, (self.option, self.value, self.expected)
+    def __str__(self) -> str:
+        given = " is not given" if self.value is None else "" if self.value == HIDDEN else f"={self.value!r}"
+        return f"option {self.option}{given}: expected {self.expected}"
 
 
 # Spark adds options of its own, which are not ours to judge.

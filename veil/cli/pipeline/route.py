@@ -125,9 +125,6 @@ def _not_taken(refused: Mapping[str, int]) -> str:
     return "".join(f"; {count:,} refused by {queue}" for queue, count in refused.items() if count)
 
 
-BANDS = "short=30s,medium=5min,long=1h"
-
-
 @pipeline_app.command(
     "route", epilog="Example: veil pipeline route --from orders --learn --create-queues --once"
 )
@@ -147,7 +144,9 @@ def route(
     type_attribute: list[str] | None = option(
         "--type-attribute NAME", "The message attribute that holds the type. Can be repeated."
     ),
-    bands: str = option("--bands NAME=TIMEOUT,…", "The timeouts to choose from.", default=BANDS),
+    bands: str = option(
+        "--bands NAME=TIMEOUT,…", "The timeouts to choose from.", default="short=30s,medium=5min,long=1h"
+    ),
     default: str | None = option("--default BAND", "The band for unknown classes. Default: the longest."),
     target_name: str | None = option(
         "--target-name TEXT", "How the queue of a band is named. Default: {intake}-{band}."

@@ -140,11 +140,11 @@ def table_of(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(arrays, names=schema.names)
 
 
-def packed(rows: pa.Table) -> bytes:
+def packed(rows: pa.Table | pa.RecordBatch) -> bytes:
     """Rows as they pass between tasks."""
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, rows.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as stream:
-        stream.write_table(rows)
+        stream.write(rows)
     found: bytes = out.getvalue().to_pybytes()
     return found
 

@@ -34,6 +34,7 @@ import pyarrow as pa
 from pyarrow import compute as pc
 
 from veil.core.clock import Trouble
+from veil.core.sequence import COUNTER_BITS
 from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.columns import Coded, Ints, packed, read_rows, unpacked, write_rows
 from veil.pipeline.lifecycles.journal import MINUTE_MS, NewSegments, minutes_of, read_events
@@ -48,7 +49,6 @@ from veil.pipeline.lifecycles.tables import (
     MESSAGES_STORED,
     MONTHS,
     QUEUE_HOURS,
-    SEQ_BITS,
     arrow_schema,
     begin_of_day_ms,
     begin_of_month_ms,
@@ -435,8 +435,8 @@ def slices_of(touched: Sequence[int], minutes: Mapping[int, int], stored: Mappin
         parts = sorted({minute // _MINUTES for minute in span})
         found.append(
             Slice(
-                (span[0] * MINUTE_MS) << SEQ_BITS,
-                ((span[-1] + 1) * MINUTE_MS) << SEQ_BITS,
+                (span[0] * MINUTE_MS) << COUNTER_BITS,
+                ((span[-1] + 1) * MINUTE_MS) << COUNTER_BITS,
                 {part: stored[part] for part in parts if part in stored},
                 all(sharing[part] == 1 for part in parts),
             )
@@ -454,12 +454,16 @@ def run_here(stages: Sequence[tuple[Stage, int]], rows: Iterable[StageRow]) -> l
     """The stages one after the other in this process."""
     with ThreadPoolExecutor(min(os.cpu_count() or 1, _THREADS_MAX)) as pool:
         for stage, _ in stages:
-            together: dict[int, list[StageRow]] = defaultdict(list)
-            for row in rows:
-                together[row.key].append(row)
-            done = pool.map(lambda own, stage=stage: list(stage(*own)), together.items())
+            done = pool.map(lambda own, stage=stage: list(stage(*own)), _by_key(rows).items())
             rows = [row for each in done for row in each]
     return list(rows)
+
+
+def _by_key(rows: Iterable[StageRow]) -> dict[int, list[StageRow]]:
+    together: dict[int, list[StageRow]] = defaultdict(list)
+    for row in rows:
+        together[row.key].append(row)
+    return together
 
 
 def run_on_spark(
@@ -480,11 +484,8 @@ def run_on_spark(
 def _in_task(stage: Stage) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         freeze_imports()
-        together: dict[int, list[StageRow]] = defaultdict(list)
-        for batch in batches:
-            for row in batch.to_pylist():
-                together[row["key"]].append(StageRow(**row))
-        for key, own in together.items():
+        rows = (StageRow(**row) for batch in batches for row in batch.to_pylist())
+        for key, own in _by_key(rows).items():
             for made in stage(key, own):
                 yield pa.RecordBatch.from_pylist([made._asdict()], _ARROW)
 

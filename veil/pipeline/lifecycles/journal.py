@@ -12,11 +12,11 @@ from pyarrow import compute as pc
 from pyarrow import parquet as pq
 
 from veil.core.clock import Trouble
+from veil.core.sequence import COUNTER_BITS
 from veil.journal.segments import Segment, check_segment, list_segments
 from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.lives import EVENTS, TEXTS, as_events
 from veil.pipeline.lifecycles.store import Broken, Manifest
-from veil.pipeline.lifecycles.tables import SEQ_BITS
 
 MINUTE_MS: Final = 60_000
 _OPENED_AT_ONCE: Final = 16
@@ -102,7 +102,7 @@ def minutes_of(journal: Storage, name: str) -> tuple[dict[int, int], int, list[T
     table = table.filter(pc.invert(is_trouble))
     if not table.num_rows:
         return {}, 0, troubles
-    found, counts = np.unique((table["seq"].to_numpy() >> SEQ_BITS) // MINUTE_MS, return_counts=True)
+    found, counts = np.unique((table["seq"].to_numpy() >> COUNTER_BITS) // MINUTE_MS, return_counts=True)
     newest_ms = pc.max(table["at"].cast(pa.int64())).as_py() // 1000
     return dict(zip(found.tolist(), counts.tolist(), strict=True)), newest_ms, troubles
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyarrow import compute as pc
 
 from veil.core.attempt import AttemptOutcome
+from veil.core.sequence import COUNTER_BITS
 from veil.pipeline.lifecycles.columns import (
     INSTANT,
     NONE,
@@ -34,7 +35,7 @@ from veil.pipeline.lifecycles.columns import (
     table_of,
     whole,
 )
-from veil.pipeline.lifecycles.tables import HOUR_MS, LEASES_STORED, MESSAGES_STORED, SEQ_BITS, arrow_schema
+from veil.pipeline.lifecycles.tables import HOUR_MS, LEASES_STORED, MESSAGES_STORED, arrow_schema
 
 # Of the message, wherever it is; the others are of a lease. `said` is none of the journal's: the holder's word as a stored row
 # has it, whichever event it came with.
@@ -302,7 +303,7 @@ class _Lives:
     def _about(self, rows: Ints, homes: Ints, about: Ints) -> dict[str, Any]:
         told = self._told
         return {
-            "hour": (self.seq[rows] >> SEQ_BITS) // HOUR_MS * HOUR_MS,
+            "hour": (self.seq[rows] >> COUNTER_BITS) // HOUR_MS * HOUR_MS,
             **{name: column.picked(homes) for name, column in self._places.items()},
             "seq": self.seq[rows],
             "message_id": told.texts("message_id", about),

@@ -20,6 +20,7 @@ from veil.pipeline.lifecycles.tables import (
     ATTEMPT,
     BUCKET_MAX,
     HOW,
+    LAPSED,
     OUTCOME,
     PER_OCTAVE,
     QUEUE_HOURS,
@@ -29,14 +30,12 @@ from veil.pipeline.lifecycles.tables import (
 HISTOGRAMS: Final = (
     "processing", "processing_failed", "processing_lapsed", "processing_censored", "waiting", "recovery",
 )  # fmt: skip
-LAPSED: Final = ("expired", "superseded", "dead_lettered")
 _KEYS: Final = ("region", "account", "queue", "message_type")
 _SIZE: Final = BUCKET_MAX + 1
 _SCHEMA: Final = arrow_schema(QUEUE_HOURS)
 _NUMBERS: Final = tuple(
     field.name for field in _SCHEMA if field.type == pa.int64() and field.name != "window_ms"
 )
-_OF_MESSAGES: Final = {name: f"messages_{name.removesuffix('_lettered')}" for name in OUTCOME}
 
 
 def buckets_of(lengths_ms: Ints) -> Ints:
@@ -73,7 +72,7 @@ def sums_of(leases: pa.Table, messages: pa.Table) -> pa.Table:
         "held_ms": total(of_leases, held),
         "wasted_ms": total(of_leases, np.where(how.is_in("deleted", "open"), 0, held)),
         "failed_ms": total(of_leases, np.where(is_failed, worked, 0)),
-        **{column: total(of_messages, became.is_in(name)) for name, column in _OF_MESSAGES.items()},
+        **{column: total(of_messages, became.is_in(name)) for name, column in OUTCOME.items()},
     }
     is_let_go, is_lapsed, is_known = (
         outcome.is_in("failed", "given_back"),
@@ -130,7 +129,7 @@ def added_up(parts: Sequence[tuple[int, pa.Table]], begin_ms: Any = None) -> pa.
 
 def without_empty(sums: pa.Table) -> pa.Table:
     """Without the rows of queues and types that nothing is left of."""
-    left = sum(numbers(sums[name]) for name in ("leases", *_OF_MESSAGES.values()))
+    left = sum(numbers(sums[name]) for name in ("leases", *OUTCOME.values()))
     return sums.filter(pa.array(left > 0))
 
 

@@ -14,7 +14,6 @@ from functools import cache
 from typing import Any, Final
 
 HOUR_MS: Final = 3_600_000
-SEQ_BITS: Final = 20  # of the order key, below the millisecond of the send
 
 # How a lease ended. `released`: its holder made the message visible, at once or after a wait. `expired`: the deadline passed,
 # and nobody has received the message since. `superseded`: the deadline passed and a later receive has it. `dead_lettered`: the
@@ -27,8 +26,18 @@ ATTEMPT: Final = (
     "completed", "failed", "given_back", "overran", "crashed", "unknown", "undone", "removed", "open",
 )  # fmt: skip
 
-# What became of a message. `dead_lettered`: it rests in the dead letters now.
-OUTCOME: Final = ("deleted", "expired", "purged", "redriven", "dead_lettered", "open")
+# The deadline passed before the message was deleted or released.
+LAPSED: Final = ("expired", "superseded", "dead_lettered")
+
+# What became of a message, and the column of the sums that counts it. `dead_lettered`: it rests in the dead letters now.
+OUTCOME: Final = {
+    "deleted": "messages_deleted",
+    "expired": "messages_expired",
+    "purged": "messages_purged",
+    "redriven": "messages_redriven",
+    "dead_lettered": "messages_dead",
+    "open": "messages_open",
+}
 
 LEASES: Final = """
     hour             timestamp  not null,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from veil.core.clock import Trouble
 from veil.pipeline.dead_letters.analysis import DeadLetterGroup, read_groups
-from veil.pipeline.lifecycles.tables import ATTEMPT, HOW
+from veil.pipeline.lifecycles.tables import ATTEMPT, HOW, LAPSED, OUTCOME
 from veil.pipeline.sql import F
 
 if TYPE_CHECKING:
@@ -19,29 +19,17 @@ if TYPE_CHECKING:
 
     from veil.journal.storage import Storage
 
-_LAPSED: Final = ("expired", "superseded", "dead_lettered")
-
-# What a timeline counts, and the columns of the sums that it is. `lapses`: leases whose deadline passed before their message
-# was deleted or released.
+# What a timeline counts, and the columns of the sums that it is.
 SERIES: Final[Mapping[str, Sequence[str]]] = {
     "sent": ("sent",),
     "deleted": ("messages_deleted",),
-    "lapses": _LAPSED,
+    "lapses": LAPSED,
     "duplicates": ("duplicates",),
     "dead_lettered": ("dead_lettered",),
 }
-# What became of messages, and the column of the sums that counts them.
-OUTCOMES: Final = {
-    "deleted": "messages_deleted",
-    "expired": "messages_expired",
-    "purged": "messages_purged",
-    "redriven": "messages_redriven",
-    "dead_lettered": "messages_dead",
-    "open": "messages_open",
-}
 _SUMS: Final = (
     "sent", "leases", "overrun", "duplicates", "extensions", "held_ms", "wasted_ms",
-    *dict.fromkeys((*HOW, *ATTEMPT)), *OUTCOMES.values(),
+    *dict.fromkeys((*HOW, *ATTEMPT)), *OUTCOME.values(),
 )  # fmt: skip
 # Why a message is shown as an example, the most telling first.
 KINDS: Final = ("duplicate", "crash", "dead_letter", "renewed")
@@ -263,7 +251,7 @@ def _events(leases: DataFrame, messages: DataFrame) -> DataFrame:
         picked(messages, "sent", "sent_at", F.lit(True))
         .unionByName(picked(messages, "deleted", "ended_at", F.col("outcome") == "deleted"))
         .unionByName(picked(leases, "dead_lettered", "ended_at", F.col("how") == "dead_lettered"))
-        .unionByName(picked(leases, "lapses", "ended_at", F.col("how").isin(*_LAPSED)))
+        .unionByName(picked(leases, "lapses", "ended_at", F.col("how").isin(*LAPSED)))
         .unionByName(picked(leases, "duplicates", "ended_at", _done_twice()))
     )
 
@@ -313,7 +301,7 @@ def collect_examples(leases: DataFrame, messages: DataFrame, until: datetime) ->
 
 def _picked(leases: DataFrame) -> list[_Pick]:
     """For each kind the best of each queue, and of these the best few: one pass over the leases."""
-    crashed = F.col("how").isin(*_LAPSED) & (F.col("outcome") == "crashed") & F.col("recovery_ms").isNotNull()
+    crashed = F.col("how").isin(*LAPSED) & (F.col("outcome") == "crashed") & F.col("recovery_ms").isNotNull()
     renewed = (F.col("how") == "deleted") & (F.col("extensions") > 0)
     scores: dict[str, tuple[Column, list[Column]]] = {
         "duplicate": (_done_twice(), [F.col("processing_ms")]),

@@ -21,9 +21,9 @@ from veil import charts, words
 from veil.charts import UNITS, percent
 from veil.core.clock import Trouble
 from veil.core.findings import NO_RENEWAL, Finding, Findings
-from veil.pipeline.lifecycles.tables import ATTEMPT
+from veil.pipeline.lifecycles.tables import ATTEMPT, OUTCOME
 from veil.pipeline.report import summary
-from veil.pipeline.report.overview import OUTCOMES, SERIES, Example, ExampleLease, Overview, QueueTimeline
+from veil.pipeline.report.overview import SERIES, Example, ExampleLease, Overview, QueueTimeline
 
 # More queues than this are told in the tables alone: a page of a thousand drawings is read by nobody.
 DETAILED_MAX: Final = 60
@@ -56,7 +56,7 @@ def render_html(findings: Findings, overview: Overview) -> str:
         detailed=queues[:DETAILED_MAX],
         lives={(each.region, each.account, each.queue): each for each in overview.queues},
         attempt_shares=_shares(overview.totals, {name: name for name in ATTEMPT}),
-        message_shares=_shares(overview.totals, OUTCOMES),
+        message_shares=_shares(overview.totals, OUTCOME),
         busiest=busiest[:_BUSIEST_MAX],
         version=_version(),
     )  # fmt: skip

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from veil import words
 from veil.core.findings import FILE, Candidate, Finding, Findings, Replay, decode
-from veil.pipeline.lifecycles.tables import ATTEMPT, HOW
-from veil.pipeline.report.overview import OUTCOMES, Overview
+from veil.pipeline.lifecycles.tables import ATTEMPT, HOW, OUTCOME
+from veil.pipeline.report.overview import Overview
 
 if TYPE_CHECKING:
     from veil.journal.storage import Storage
@@ -119,7 +119,7 @@ def summary(findings: Findings, overview: Overview | None = None) -> dict[str, A
             "wasted_s": totals["wasted_ms"] / 1000,
             "leases_by_how": {name: totals[name] for name in HOW},
             "attempts_by_outcome": {name: totals[name] for name in ATTEMPT},
-            "messages_by_outcome": {name: totals[column] for name, column in OUTCOMES.items()},
+            "messages_by_outcome": {name: totals[column] for name, column in OUTCOME.items()},
         }
     return told
 

@@ -31,7 +31,6 @@ class RouteRefused(VeilError):
 
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
-DEFAULT: Final = "short=30s,medium=5min,long=1h"
 
 
 class Band(NamedTuple):

@@ -103,12 +103,11 @@ class ColumnError(ValueError):
     """Names the column, what was found and what was expected."""
 
     def __init__(self, column: str, found: str, expected: str) -> None:
-        super().__init__(f"column {column} ({found}): expected {expected}")
+        super().__init__(column, found, expected)  # see OptionError
         self.column, self.found, self.expected = column, found, expected
 
-    def __reduce__(self) -> tuple[type[ColumnError], tuple[str, str, str]]:
-        # Spark carries errors from one process to another.
-        return ColumnError, (self.column, self.found, self.expected)
+    def __str__(self) -> str:
+        return f"column {self.column} ({self.found}): expected {self.expected}"
 
 
 @dataclass(frozen=True, slots=True)

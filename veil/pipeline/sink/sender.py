@@ -148,15 +148,12 @@ class RowRefused(ValueError):
     def __init__(
         self, queue: str, partition: int, ordinal: int, key: tuple[str, Any] | None, reason: str
     ) -> None:
-        which = f"row {ordinal} of partition {partition}"
-        if key is not None:
-            which += f" ({key[0]}={key[1]!r})"
-        super().__init__(f"{which} cannot be sent to queue {queue or 'without a name'}: {reason}")
-        self.arguments = (queue, partition, ordinal, key, reason)
+        super().__init__(queue, partition, ordinal, key, reason)  # see OptionError
 
-    def __reduce__(self) -> tuple[type[RowRefused], tuple[Any, ...]]:
-        # Spark carries errors from one process to another.
-        return RowRefused, self.arguments
+    def __str__(self) -> str:
+        queue, partition, ordinal, key, reason = self.args
+        named = "" if key is None else f" ({key[0]}={key[1]!r})"
+        return f"row {ordinal} of partition {partition}{named} cannot be sent to queue {queue or 'without a name'}: {reason}"
 
 
 class SinkFailed(RuntimeError):

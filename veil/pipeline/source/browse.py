@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from veil.core.sequence import first_seq_of
 from veil.pipeline.queues import BrowsedMessage, QueueAddress, QueueClient, SourceMessages, shared
 from veil.pipeline.source.columns import instants, to_batch
 from veil.pipeline.source.stream import SourcePartition
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 PART_LEAST: Final = 5_000  # fewer messages than this are read sooner than they are divided
 _PAGE: Final = 1_000
-_SECOND: Final = 1_000 << 20  # of `seq`, whose upper bits are milliseconds
+_SECOND: Final = first_seq_of(1_000)  # of `seq`, whose upper bits are milliseconds
 _COUNTS: Final = tuple(f"ApproximateNumberOfMessages{state}" for state in ("", "NotVisible", "Delayed"))
 
 

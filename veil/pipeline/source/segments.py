@@ -83,9 +83,11 @@ class SealedSegments:
 
     def seal(self, parts: Sequence[pa.RecordBatch], seal: Seal) -> str:
         """Write the rows, then what makes them count; returns the name."""
+        from veil.pipeline.lifecycles.columns import packed
+
         name = f"{seal.number:012d}-{self._run}"
         for at, part in enumerate(parts):
-            self._place.write(part_name(name, at), _to_bytes(part))
+            self._place.write(part_name(name, at), packed(part))
         self._place.write(f"{name}/{_SEALED}", msgspec.msgpack.encode(seal))
         return name
 
@@ -124,17 +126,6 @@ def read_part(epoch_uri: str, segment: str, part: int) -> list[pa.RecordBatch]:
         ) from None
     with pa.ipc.open_stream(data) as reader:
         return list(reader)
-
-
-def _to_bytes(part: pa.RecordBatch) -> bytes:
-    import pyarrow as pa
-
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
-    with pa.ipc.new_stream(sink, part.schema, options=options) as writer:
-        writer.write_batch(part)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
 
 
 _EXTEND_PATIENCE = 6  # a share of the window: the next round comes soon, and the oldest leases first
