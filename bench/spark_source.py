@@ -272,7 +272,7 @@ def profile(way: str, queues: Queues, batch: int, messages: int, place: Path) ->
 
 
 def _empty(stream: Stream, at: Offset, batch: int, schema: Any) -> int:
-    stream.only_what_is_there()
+    stream.limit_to_backlog()
     rows = 0
     while True:
         end = stream.next_offset(at, batch)

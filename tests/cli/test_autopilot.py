@@ -122,9 +122,8 @@ async def overrun(world: World, messages: int, monkeypatch: pytest.MonkeyPatch) 
     @app.handler
     async def work(body: str) -> None:
         nonlocal now_s
-        now_s += (
-            0 if body in seen else 900
-        )  # one may come twice: its clock must not run ahead of the autopilot's
+        # One may come twice: its clock must not run ahead of the autopilot's.
+        now_s += 0 if body in seen else 900
         seen.add(body)
         if len(seen) == messages:
             all_seen.set()

@@ -145,9 +145,8 @@ ALL_HELP = [
 def test_help_is_not_cut_and_shows_no_types_of_python(command: Veil, words: tuple[str, ...]) -> None:
     shown = command(*words, "--help").out
     options = shown.partition("Options:")[2]
-    assert not re.search(r"\w-\n|default: \d+\.\d+\]", options), (
-        options
-    )  # names whole, lengths as people write them
+    # Names whole, lengths as people write them.
+    assert not re.search(r"\w-\n|default: \d+\.\d+\]", options), options
     text = " ".join(shown.split())
     assert not re.search(r"[a-z,;]\.\.\.", text), text  # NAME... is an argument that may be repeated
     assert not re.search(r"<\w+[^|>]*>|list\[|\('|\[\[|\{[A-Z]|x>=|env var", text), text

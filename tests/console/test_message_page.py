@@ -134,9 +134,8 @@ def test_a_delete_that_came_too_late_is_seen_on_the_lease_that_lapsed(
     sqs.send_message(QueueUrl=url, MessageBody="x")
     late = receive(sqs, url, 1)
     second = receive(sqs, url, 300)
-    sqs.delete_message(
-        QueueUrl=url, ReceiptHandle=late["ReceiptHandle"]
-    )  # a success to its caller, of no effect
+    # A success to its caller, of no effect.
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=late["ReceiptHandle"])
     page = open_page(f"{server.endpoint_url}/console/messages?id={second['MessageId']}")
     assert "its delete came too late" in words(page)[1]
     assert page.locator(".life-rows li.lease").nth(0).locator("circle.late").count() == 1

@@ -121,9 +121,8 @@ def test_the_console_opens_with_what_is_wrong(own_server: VeilServer) -> None:
     for body in "ab":
         sqs.send_message(QueueUrl=url, MessageBody=body)
     sqs.receive_message(QueueUrl=url, VisibilityTimeout=0)
-    sqs.receive_message(
-        QueueUrl=url, MaxNumberOfMessages=10
-    )  # takes the other, and dead-letters the spent one
+    # Takes the other, and dead-letters the spent one.
+    sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10)
 
     text = visitor.get("/console/overview").text
     assert "1 queue needs attention" in text

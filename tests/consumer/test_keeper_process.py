@@ -250,9 +250,8 @@ def test_the_helper_ends_with_a_parent_that_is_killed(tmp_path):
 
     def is_gone() -> bool:
         try:
-            return (
-                Path(f"/proc/{helper}/stat").read_text().split()[2] == "Z"
-            )  # nobody here is its parent to notice
+            # Nobody here is its parent to notice.
+            return Path(f"/proc/{helper}/stat").read_text().split()[2] == "Z"
         except OSError:
             return True
 

@@ -105,9 +105,8 @@ def test_what_is_sent_together_travels_by_tens(server: VeilServer, sqs: Any, url
     before = requests(server, "SendMessageBatch")
     with queue_at(url) as queue:
         ids = queue.send_many({"id": number} for number in range(100))
-    assert (
-        requests(server, "SendMessageBatch") - before <= 20
-    )  # the first turns of the loop find fewer than ten
+    # The first turns of the loop find fewer than ten.
+    assert requests(server, "SendMessageBatch") - before <= 20
     found = everything_in(sqs, url)
     assert {message["MessageId"] for message in found} == set(ids)
     by_id = {message["MessageId"]: json.loads(message["Body"])["id"] for message in found}

@@ -134,9 +134,8 @@ def test_a_consumer_that_is_killed_leaves_its_message_to_the_deadline(
     until(lambda: worker.diary("begun"))
     process.kill()
     process.wait()
-    receives = len(
-        worker.diary("begun")
-    )  # more than one where the machine stood still for longer than its lease
+    # More than one where the machine stood still for longer than its lease.
+    receives = len(worker.diary("begun"))
     again = received(client, url)
     assert again["Attributes"]["ApproximateReceiveCount"] == str(receives + 1)
 

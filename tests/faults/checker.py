@@ -223,9 +223,8 @@ def _find_misordered(messages: dict[str, Message], verdict: Verdict) -> None:
         gone_from = [min((d.began for d in m.possible_deletes()), default=NEVER_NS) for m in members]
         deliveries = [(each, index) for index, m in enumerate(members) for each in m.deliveries]
         deliveries.sort(key=lambda pair: pair[0].receive.ended)
-        together: dict[int, dict[int, int]] = defaultdict(
-            dict
-        )  # call -> index in group -> place in the answer
+        # Call -> index in group -> place in the answer.
+        together: dict[int, dict[int, int]] = defaultdict(dict)
         for delivery, index in deliveries:
             together[delivery.receive.facts["call"]][index] = delivery.place
         first_alive = 0

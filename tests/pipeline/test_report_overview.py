@@ -70,10 +70,11 @@ def test_counts_totals_and_examples_of_a_short_time(
     spark: SparkSession, journal_place: Storage, tables_place: Storage
 ):
     stories = telling_lives()
+    # The second was before anything happened here.
     for from_s, to_s, kind in (
         (20, 32, "restart"),
         (-90, -80, "disk"),
-    ):  # the second was before anything happened here
+    ):
         trouble = JournalEvent(
             "trouble", START_MS + to_s * S, 0, queue="", deadline=START_MS + from_s * S, outcome=kind
         )

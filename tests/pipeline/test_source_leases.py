@@ -150,7 +150,7 @@ def test_a_server_that_restarts_during_a_batch_changes_nothing(
         ids = fill(there, "restarted", [f"m{n}" for n in range(300)], visibility_s=20)
         with streams(spark, there, "restarted", place) as opened:
             stream = opened(at)
-            stream.only_what_is_there()
+            stream.limit_to_backlog()
             while (end := stream.next_offset(at, 200)) != at:
                 if not seen:
                     process.kill()
@@ -241,9 +241,8 @@ def test_an_unfinished_batch_whose_windows_ended_is_held_again(
         end_windows(server, queue, end, place)
         assert left(server, queue) == (200, 0)
         again = opened(end)
-        assert (
-            rows_of(again, at, end, spark) == first
-        )  # to the last column, the instant of the receive included
+        # To the last column, the instant of the receive included.
+        assert rows_of(again, at, end, spark) == first
         assert len(first) == 200
         assert again.next_offset(end, 1_000) == end
     assert left(server, queue) == (0, 0)
@@ -299,7 +298,7 @@ def test_an_answer_that_got_lost_does_not_end_available_now_before_the_end(
         streams(spark, way, "unanswered", place) as opened,
     ):
         stream = opened(at)
-        stream.only_what_is_there()
+        stream.limit_to_backlog()
         while (end := stream.next_offset(at, 100)) != at:
             came += [row["message_id"] for row in rows_of(stream, at, end, spark)]
             at = end

@@ -184,7 +184,7 @@ def test_a_group_that_is_busy_is_drained_batch_by_batch(
     came: list[str] = []
     with streams(spark, server, "group.fifo", place) as opened:
         stream = opened(begin)
-        stream.only_what_is_there()
+        stream.limit_to_backlog()
         while (end := stream.next_offset(begin, 200)) != begin:
             came += ids_of(stream, begin, end, spark)
             begin = end

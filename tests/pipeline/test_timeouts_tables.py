@@ -215,9 +215,8 @@ def test_the_replay_says_what_the_recommended_timeout_would_have_changed():
     assert too_short.replay.duplicates_then > 1_500
     assert too_short.replay.duplicates_with_recommended < 9
     assert far_too_long.replay is not None
-    assert far_too_long.replay.hidden_hours_then == pytest.approx(
-        far_too_long.unknown, rel=0.05
-    )  # an hour each
+    # An hour each.
+    assert far_too_long.replay.hidden_hours_then == pytest.approx(far_too_long.unknown, rel=0.05)
     assert far_too_long.replay.hidden_hours_with_recommended < far_too_long.replay.hidden_hours_then / 50
 
 

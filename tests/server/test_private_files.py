@@ -70,9 +70,8 @@ def test_everything_that_a_server_writes_is_its_owners_alone(data: Path):
         sent_to(server)
         visitor = Visitor(server)
         page = visitor.get("/console/queues/us-east-1/private/delete")
-        visitor.post(
-            "/console/queues/us-east-1/private/purge", {"token": page.token}
-        )  # a line of the audit log
+        # A line of the audit log.
+        visitor.post("/console/queues/us-east-1/private/purge", {"token": page.token})
         until(lambda: any(data.rglob("*.parquet")))
         names = {each.name for each in data.rglob("*")}
         assert {"veil.db", "veil.db-wal", "veil.db-shm", "journal"} <= names

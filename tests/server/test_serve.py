@@ -320,9 +320,8 @@ def waiting_long_poll(server: Server) -> Iterator[list[Any]]:
 def test_asked_to_stop_it_answers_long_polls_with_nothing_and_leaves_with_0(serve, number):
     server = serve("--store", "memory", "--queues", "orders")
     with waiting_long_poll(server) as answers:
-        assert (
-            server.stop(number) == 0
-        )  # in its grace of ten seconds, of which the poll's twenty know nothing
+        # In its grace of ten seconds, of which the poll's twenty know nothing.
+        assert server.stop(number) == 0
     assert answers == [(200, {})]
     assert "stopped" in server.said
 

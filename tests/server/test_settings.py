@@ -265,9 +265,8 @@ def test_the_table_names_every_setting_once_with_help():
     rows = settings_table()
     assert len({info.name for info in rows}) == len({info.variable for info in rows}) == len(rows)
     assert all(info.help.endswith(".") for info in rows)
-    assert not [
-        info for info in rows if info.is_secret and info.has_flag
-    ]  # arguments can be seen by everybody
+    # Arguments can be seen by everybody.
+    assert not [info for info in rows if info.is_secret and info.has_flag]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")

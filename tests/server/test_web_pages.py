@@ -128,9 +128,8 @@ def test_no_request_that_a_page_may_send_changes_anything(
     page.on("response", lambda response: missing.discard(response.url))
 
     def failed(request: Any) -> None:
-        if "BLOCKED_BY_ORB" in (
-            request.failure or ""
-        ):  # answered, but the page may not see what kind of answer
+        # Answered, but the page may not see what kind of answer.
+        if "BLOCKED_BY_ORB" in (request.failure or ""):
             missing.discard(request.url)
 
     page.on("requestfailed", failed)

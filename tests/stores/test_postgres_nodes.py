@@ -378,9 +378,8 @@ async def test_a_lapse_reckons_with_a_node_that_has_fallen_silent_before_any_hea
         )
         ask(postgres, f"UPDATE veil.lease_time SET beat_ms = {now_ms}")
 
-        is_silent = (
-            2_500 <= silent_ms <= 7_500
-        )  # a shorter silence is everyday life, and after a longer one the node is dead
+        # A shorter silence is everyday life, and after a longer one the node is dead.
+        is_silent = 2_500 <= silent_ms <= 7_500
         assert len(await store.receive(queue, 1)) == (0 if is_silent else 1)
 
 

@@ -321,9 +321,8 @@ class HttpPool:
             connection = self._rested(rest_s_max) or await self._connected()
             try:
                 if self._ending and heir is not None:
-                    raise NoAnswer(
-                        "the client was closed"
-                    )  # nobody would be there to give back what it claims
+                    # Nobody would be there to give back what it claims.
+                    raise NoAnswer("the client was closed")
                 return await connection.exchange(
                     request, timeout_s=timeout_s, answer_bytes_max=answer_bytes_max, heir=heir
                 )

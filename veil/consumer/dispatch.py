@@ -210,9 +210,8 @@ class Dispatch:
         self._waiting, self._slots, self._processor = waiting, slots, processor
         self._handling, self._on_free_slot = handling, on_free_slot
         self._running: dict[asyncio.Task[None], list[Message]] = {}
-        self._context = (
-            contextvars.copy_context()
-        )  # in which every message is handled, whatever others left in theirs
+        # In which every message is handled, whatever others left in theirs.
+        self._context = contextvars.copy_context()
         self._starting = False  # a task is about to take a message
         self._in_hand = 0  # messages whose handlers are at work
         self._settling = 0

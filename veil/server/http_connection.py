@@ -445,9 +445,8 @@ class HttpConnection(asyncio.Protocol):
         if response is not None and response.delivered is not None:
             response.delivered()
         if self._write_paused:
-            self._count_answer(
-                len(answer) + len(body)
-            )  # the transport keeps it whole until its last byte is taken
+            # The transport keeps it whole until its last byte is taken.
+            self._count_answer(len(answer) + len(body))
         if persistence is CLOSES:
             self._leave()
         else:

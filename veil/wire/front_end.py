@@ -39,9 +39,8 @@ KEY_ID_CHARS_MAX: Final = 128  # of one that nobody verifies
 OTHER: Final = "other"
 _BY_TARGET: Final = {f"AmazonSQS.{name}": name for name in ACTIONS}
 _ACTION_BYTES_MAX: Final = 64
-_OF_HOLDERS: Final = frozenset(
-    ("Veil.PeekMessages", "Veil.DescribeMessage")
-)  # who holds what, and what was tried
+# Who holds what, and what was tried.
+_OF_HOLDERS: Final = frozenset(("Veil.PeekMessages", "Veil.DescribeMessage"))
 
 
 def action_of(request: Request) -> str:

@@ -37,18 +37,16 @@ def heartbeat(timeout_s: int) -> RenewalPolicy:
 POLICIES: Final[Mapping[str, Callable[[int], RenewalPolicy]]] = {
     "buffered": lambda timeout_s: Buffered(),
     "heartbeat": heartbeat,
-    "adaptive": lambda timeout_s: (
-        Adaptive()
-    ),  # before it has learned how long its handlers take: later it calls less
+    # Before it has learned how long its handlers take: later it calls less.
+    "adaptive": lambda timeout_s: Adaptive(),
 }
 
 
 def played(name: str, timeout_s: int) -> Iterator[ScheduledRenewal]:
     """The renewals of one lease from its receive on, until the policy or the twelve hours end them: as a keeper plays it whose
     every call succeeds at once."""
-    from veil.pipeline.timeouts.recommendation import (
-        ScheduledRenewal,
-    )  # here: it needs numpy, and help is for those who lack it too
+    # Here: it needs numpy, and help is for those who lack it too.
+    from veil.pipeline.timeouts.recommendation import ScheduledRenewal
 
     policy = POLICIES[name](timeout_s)
     window = Window(

@@ -264,9 +264,8 @@ async def run_sync(call: Callable[[], Any], executor: Executor | None) -> Any:
         try:
             raise error
         finally:
-            del (
-                error
-            )  # the traceback holds this frame: without this, each failure would wait for the collector
+            # The traceback holds this frame: without this, each failure would wait for the collector.
+            del error
     if inspect.isawaitable(result):
         with contextlib.suppress(AttributeError):
             result.close()  # type: ignore[attr-defined]

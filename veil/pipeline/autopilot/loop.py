@@ -290,9 +290,8 @@ class Autopilot:
             return health
         if health is not None and health.lost_events != self.state.lost_events:
             self.state = replace(self.state, lost_events=health.lost_events)
-            if (
-                health.lost_events
-            ):  # what came before has holes; fewer than there were: the server counts anew
+            # What came before has holes; fewer than there were: the server counts anew.
+            if health.lost_events:
                 self._forget(now_ms)
                 return f"the server could not record {health.lost_events:,.0f} events: its journal was full"
         if health is not None and health.waiting_s * 1000 > STALE_MS:

@@ -38,7 +38,7 @@ from veil.core.sequence import COUNTER_BITS
 from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.columns import Coded, Ints, packed, read_rows, unpacked, write_rows
 from veil.pipeline.lifecycles.journal import MINUTE_MS, NewSegments, minutes_of, read_events
-from veil.pipeline.lifecycles.lives import lives, retold
+from veil.pipeline.lifecycles.lives import lives, rows_as_events
 from veil.pipeline.lifecycles.store import GENERATION, TROUBLES_MAX, Hour, Manifest, spark_set
 from veil.pipeline.lifecycles.sums import added_up, sums_of, without_empty
 from veil.pipeline.lifecycles.tables import (
@@ -113,7 +113,7 @@ class GenerationWork:
     folder: str
     newest_ms: int
     time_has_passed: bool  # since the stored rows were judged
-    is_anew: bool  # sums are made from below: see `Generation._is_one_journal`
+    rebuilds_sums: bool  # sums are made from below: see `Generation._is_one_journal`
     slices: list[Slice]
     days: list[int]
     months: list[int]
@@ -157,7 +157,7 @@ class GenerationWork:
             name: pa.concat_tables(touched[name] or [arrow_schema(ddl).empty_table()])
             for name, ddl in LIVES.items()
         }
-        together = pa.concat_tables([*events, retold(before["leases"], before["messages"])])
+        together = pa.concat_tables([*events, rows_as_events(before["leases"], before["messages"])])
         if together.num_rows:
             now = dict(zip(LIVES, lives(together, self.newest_ms), strict=True))
             for kind, found in (("gained", now), ("lost", before)):
@@ -167,7 +167,7 @@ class GenerationWork:
                 for part, found in _by_part(now[name], HOUR_MS):
                     kept[part][name].append(found)
         for part, pieces in kept.items():
-            for name, rows in _kept_apart(pieces):
+            for name, rows in _open_apart(pieces):
                 yield self._file(self._write(tables, name, part, rows))
 
     def _file(self, written: WrittenFile) -> StageRow:
@@ -175,7 +175,7 @@ class GenerationWork:
 
     def _touched(self, tables: Storage, hour: Hour, seqs: Ints) -> Ints | None:
         """The order keys of the messages that are to be made anew; None for all."""
-        if self.is_anew:
+        if self.rebuilds_sums:
             return None
         found = [seqs]
         if self.time_has_passed and hour.open:
@@ -206,7 +206,7 @@ class GenerationWork:
         day, tables = self.days[key], Storage.at(self.tables)
         yield from (row._replace(key=0) for row in rows if row.kind == "file")
         # Sums that are made anew have not counted what the stored rows were.
-        signs = {"gained": 1} if self.is_anew else {"gained": 1, "lost": -1}
+        signs = {"gained": 1} if self.rebuilds_sums else {"gained": 1, "lost": -1}
         changes = [(signs[row.kind], unpacked(row.data)) for row in rows if row.kind in signs]
         if not changes:
             return
@@ -215,7 +215,7 @@ class GenerationWork:
             yield StageRow(0, "file", _encode(self._write(tables, HOURS, part, found)))
         whole = self._with_stored(DAYS, [day], gained, begin_of_day_ms)
         yield StageRow(0, "file", _encode(self._write(tables, DAYS, day, whole)))
-        of_month = whole if self.is_anew else added_up([(1, gained)], begin_of_day_ms)
+        of_month = whole if self.rebuilds_sums else added_up([(1, gained)], begin_of_day_ms)
         yield StageRow(self.months.index(month_of(day)), "gained", packed(of_month))
 
     def sum_months(self, key: int, rows: Sequence[StageRow]) -> Iterator[StageRow]:
@@ -317,9 +317,9 @@ class Generation:
         stored_hours = {part: before.hours[part] for part in self.touched if part in before.hours}
         days = sorted({day_of(part) for part in touched})
         months = sorted({month_of(day) for day in days})
-        is_anew = not self._is_one_journal()
+        rebuilds_sums = not self._is_one_journal()
         stored: dict[tuple[str, int], Sequence[str]] = {}
-        if is_anew:  # what else the days and months consist of
+        if rebuilds_sums:  # what else the days and months consist of
             for day in days:
                 beside = [part for part in before.hours if day_of(part) == day and part not in touched]
                 stored[DAYS, day] = [file for part in beside for file in before.hours[part].queue_hours]
@@ -336,7 +336,7 @@ class Generation:
             folder=self._folder,
             newest_ms=newest_ms,
             time_has_passed=time_has_passed,
-            is_anew=is_anew,
+            rebuilds_sums=rebuilds_sums,
             slices=slices_of(self.touched, minutes, stored_hours),
             days=days,
             months=months,
@@ -509,7 +509,7 @@ def _by_part(rows: pa.Table, length_ms: int) -> Iterator[tuple[int, pa.Table]]:
             yield part, rows.take(pa.array(which))
 
 
-def _kept_apart(pieces: Mapping[str, Sequence[pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
+def _open_apart(pieces: Mapping[str, Sequence[pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
     """The rows of an hour by file: those of messages that are in a queue still by themselves, since later runs will hear of
     these, and can leave the large file of the others as it is."""
     rows = {

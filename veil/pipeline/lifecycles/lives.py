@@ -3,8 +3,8 @@
 This runs inside Spark's tasks (or in this process, where little is new): a task gets all events of its messages at once, as
 Arrow columns, and works on whole columns with numpy.
 
-The tables must not depend on how many runs made them. So a stored row can be told as events again (`retold`), and a run that
-learns more of a message makes its rows anew from those and the new ones: there is one way from events to rows, and no other.
+The tables must not depend on how many runs made them. So a stored row can become events again (`rows_as_events`), and a run
+that learns more about a message makes its rows from those and the new ones: there is one way from events to rows, and no other.
 """
 
 from __future__ import annotations
@@ -141,15 +141,15 @@ class _Events:
 class _Lives:
     """The rows, column by column. Each step adds columns that the later ones need; `self.x[i]` is of row i."""
 
-    def __init__(self, told: _Events, newest_ms: int) -> None:
-        self._told, self._newest_ms = told, newest_ms
-        self.seq, self.delivery = told.seq[told.starts], told.delivery[told.starts]
-        self.message = told.message[told.starts]
+    def __init__(self, events: _Events, newest_ms: int) -> None:
+        self._events, self._newest_ms = events, newest_ms
+        self.seq, self.delivery = events.seq[events.starts], events.delivery[events.starts]
+        self.message = events.message[events.starts]
         self.is_lease = self.delivery > 0
         self._firsts = np.flatnonzero(np.diff(self.message, prepend=-1))  # of each message, its first row
         self._take_facts()
-        self._find_homes()
-        self._look_around()
+        self._find_queues()
+        self._find_neighbours()
         self._judge()
         self._measure()
 
@@ -159,60 +159,64 @@ class _Lives:
 
     def _take_facts(self) -> None:
         """What each row's own events say."""
-        told, at, deadlines = self._told, self._told.at, self._told.numbers("deadline")
+        events, at, deadlines = self._events, self._events.at, self._events.numbers("deadline")
 
         def first_at(kind: str) -> Ints:
-            return picked(at, told.first(told.which(kind)))
+            return picked(at, events.first(events.which(kind)))
 
         def last_at(*kinds: str) -> Ints:
-            return picked(at, told.last(told.which(*kinds)))
+            return picked(at, events.last(events.which(*kinds)))
 
-        self.sending, self.redriving = told.first(told.which("sent")), told.first(told.which("redriven"))
+        self.sending, self.redriving = (
+            events.first(events.which("sent")),
+            events.first(events.which("redriven")),
+        )
         self.sent_at, self.redriven_at = picked(at, self.sending), picked(at, self.redriving)
         self.sent_deadline = picked(deadlines, self.sending)
         self.expired_at, self.purged_at = first_at("expired"), first_at("purged")
-        self.receiving = told.first(told.which("received"))
+        self.receiving = events.first(events.which("received"))
         self.received_at, self.first_deadline = picked(at, self.receiving), picked(deadlines, self.receiving)
-        extending = told.which("extended")
-        self.last_extended_at = picked(at, told.last(extending))
-        count = told.numbers("count")[extending]
+        extending = events.which("extended")
+        self.last_extended_at = picked(at, events.last(extending))
+        count = events.numbers("count")[extending]
         self.extensions = np.bincount(
-            told.row[extending], np.where(count == NONE, 1, count), len(told.starts)
+            events.row[extending], np.where(count == NONE, 1, count), len(events.starts)
         ).astype(np.int64)
         # The latest receive, extension or return set the deadline; of a message, the latest time that its delay was set.
-        setting = told.last(told.which("received", "extended", "graced", "given_back", "released", "delayed"))
-        self.set_at, self.set_position = picked(at, setting), picked(told.position, setting)
-        set_kind = np.where(setting >= 0, told.kind[setting], -1)
+        setting = events.last(
+            events.which("received", "extended", "graced", "given_back", "released", "delayed")
+        )
+        self.set_at, self.set_position = picked(at, setting), picked(events.position, setting)
+        set_kind = np.where(setting >= 0, events.kind[setting], -1)
         is_released = set_kind == _NUMBER["released"]
-        self.deadline = np.where(
-            is_released, self.set_at, picked(deadlines, setting)
-        )  # a release: a deadline of now
+        # A release: a deadline of now.
+        self.deadline = np.where(is_released, self.set_at, picked(deadlines, setting))
         self.is_returned = is_released | (set_kind == _NUMBER["given_back"])
         self.undone_at, self.deleted_at = first_at("undone"), first_at("deleted")
         self.delete_refused_at = first_at("delete_refused")
         self.refused_at = last_at("delete_refused", "extension_refused", "holder_late")
         self.seen_at, self.silent_at = last_at("holder_seen"), last_at("holder_silent")
-        words = told.coded("outcome")
-        self.saying = told.last(np.flatnonzero(words.numbers >= 0))
+        words = events.coded("outcome")
+        self.saying = events.last(np.flatnonzero(words.numbers >= 0))
         self.said, self.said_at = words.picked(self.saying), picked(at, self.saying)
-        self.dead_lettering = told.first(told.which("dead_lettered"))
+        self.dead_lettering = events.first(events.which("dead_lettered"))
         self.dead_lettered_at = picked(at, self.dead_lettering)
-        self.rule = np.maximum(np.maximum.reduceat(told.numbers("rule"), told.starts), 1)
-        self.worked_ms = np.maximum.reduceat(told.numbers("worked_ms"), told.starts)
+        self.rule = np.maximum(np.maximum.reduceat(events.numbers("rule"), events.starts), 1)
+        self.worked_ms = np.maximum.reduceat(events.numbers("worked_ms"), events.starts)
 
-    def _find_homes(self) -> None:
+    def _find_queues(self) -> None:
         """Where it was and what it is about, as the first of sent or received, dead_lettered, anything else and a receipt of
         a message that is gone says: a message that went to its dead letters has later events in another queue."""
-        told = self._told
-        rank = np.where(told.has_id, 2, 3)
-        rank[told.which("dead_lettered")] = 1
-        rank[told.which("sent", "received")] = 0
-        columns = [told.coded(name) for name in _PLACE]
+        events = self._events
+        rank = np.where(events.has_id, 2, 3)
+        rank[events.which("dead_lettered")] = 1
+        rank[events.which("sent", "received")] = 0
+        columns = [events.coded(name) for name in _PLACE]
         place = np.zeros(len(rank), np.int64)
         for column in columns:
             place = place * len(column.texts) + column.numbers
         _, example, place = np.unique(place, return_index=True, return_inverse=True)
-        home = np.minimum.reduceat(rank * len(example) + place, told.starts)
+        home = np.minimum.reduceat(rank * len(example) + place, events.starts)
         self.home_rank, self.home = home // len(example), home % len(example)
         self._places = dict(zip(_PLACE, (column.picked(example) for column in columns), strict=True))
         # Of a message: its own events first, then the first lease that knows it.
@@ -220,10 +224,10 @@ class _Lives:
         best = self._of_messages(np.minimum, np.arange(size) + np.where(self.home_rank < 3, 0, size)) % size
         self.message_home = self.home[best]
         self.about = np.full(len(self._firsts), -1)
-        known = np.flatnonzero(told.has_id)[::-1]
-        self.about[told.message[known]] = known
+        known = np.flatnonzero(events.has_id)[::-1]
+        self.about[events.message[known]] = known
 
-    def _look_around(self) -> None:
+    def _find_neighbours(self) -> None:
         """What a lease needs of the others: the next receive that somebody saw, and when the message went away."""
         # A receive whose answer never left is nobody's.
         self.counted_at = np.where(self.undone_at == NONE, self.received_at, NONE)
@@ -301,22 +305,22 @@ class _Lives:
         self.wasted_ms = np.where(is_wasted, self.held_ms, 0)
 
     def _about(self, rows: Ints, homes: Ints, about: Ints) -> dict[str, Any]:
-        told = self._told
+        events = self._events
         return {
             "hour": (self.seq[rows] >> COUNTER_BITS) // HOUR_MS * HOUR_MS,
             **{name: column.picked(homes) for name, column in self._places.items()},
             "seq": self.seq[rows],
-            "message_id": told.texts("message_id", about),
-            "message_type": told.coded("message_type").picked(about),
-            "body_bytes": picked(told.numbers("body_bytes"), about),
+            "message_id": events.texts("message_id", about),
+            "message_type": events.coded("message_type").picked(about),
+            "body_bytes": picked(events.numbers("body_bytes"), about),
         }
 
     def leases(self) -> pa.Table:
         """The rows of `leases`."""
-        told, rows = self._told, np.flatnonzero(self.is_lease)
+        events, rows = self._events, np.flatnonzero(self.is_lease)
         plain = {
             **{name: getattr(self, name) for name in _OF_ROWS},
-            "receive_count": picked(told.numbers("receive_count"), self.receiving),
+            "receive_count": picked(events.numbers("receive_count"), self.receiving),
             "censored": self.is_censored,
             "overrun": self.is_overrun,
             "duplicate": self.is_duplicate,
@@ -326,9 +330,9 @@ class _Lives:
             "how": self.how.picked(rows),
             "outcome": self.outcome.picked(rows),
             "said": self.said.picked(rows),
-            **{name: told.coded(name).picked(self.saying[rows]) for name in _ERROR},
-            **{name: told.coded(name).picked(self.receiving[rows]) for name in _CALLER},
-            "dead_letter_queue": told.coded("other_queue").picked(self.dead_lettering[rows]),
+            **{name: events.coded(name).picked(self.saying[rows]) for name in _ERROR},
+            **{name: events.coded(name).picked(self.receiving[rows]) for name in _CALLER},
+            "dead_letter_queue": events.coded("other_queue").picked(self.dead_lettering[rows]),
         }
         about = self._about(rows, self.home[rows], self.about[self.message[rows]])
         columns = {**about, **{name: values[rows] for name, values in plain.items()}, **texts}
@@ -337,7 +341,7 @@ class _Lives:
     def messages(self) -> pa.Table:
         """The rows of `messages`."""
         # A message's own events stand on its row of delivery 0, which is the first; where that is a lease there are none.
-        firsts, queues = self._firsts, self._told.coded("other_queue")
+        firsts, queues = self._firsts, self._events.coded("other_queue")
         own = np.where(self.is_lease[firsts], -1, firsts)
         sent_at = picked(self.sent_at, own)
         available_at = coalesce(picked(self.deadline, own), picked(self.sent_deadline, own), sent_at)
@@ -409,9 +413,9 @@ def outcomes(facts: Mapping[str, Any], now: int) -> Coded:
 
 # ---- stored rows as events again: kind, the column that has its instant, and where the event's other columns come from
 
-_Telling = tuple[str, str, Mapping[str, str]]
+_EventSource = tuple[str, str, Mapping[str, str]]
 _WORKED: Final = {"worked_ms": "worked_ms"}  # told with whichever of these ended the attempt
-_LEASE_EVENTS: Final[Sequence[_Telling]] = (
+_LEASE_EVENTS: Final[Sequence[_EventSource]] = (
     (
         "received",
         "received_at",
@@ -433,7 +437,7 @@ _LEASE_EVENTS: Final[Sequence[_Telling]] = (
     ("holder_silent", "silent_at", {}),
     ("dead_lettered", "dead_lettered_at", {"other_queue": "dead_letter_queue"}),
 )
-_MESSAGE_EVENTS: Final[Sequence[_Telling]] = (
+_MESSAGE_EVENTS: Final[Sequence[_EventSource]] = (
     ("sent", "sent_at", {"deadline": "available_at"}),
     ("delayed", "set_at", {"deadline": "available_at", "position": "set_position"}),
     ("redriven", "redriven_at", {"other_queue": "redriven_to"}),
@@ -442,7 +446,7 @@ _MESSAGE_EVENTS: Final[Sequence[_Telling]] = (
 )
 
 
-def retold(leases: pa.Table, messages: pa.Table) -> pa.Table:
+def rows_as_events(leases: pa.Table, messages: pa.Table) -> pa.Table:
     """The stored rows as events that make the same rows again, and other ones together with what is new."""
 
     def only(condition: Any, column: Any) -> Any:
@@ -462,13 +466,13 @@ def retold(leases: pa.Table, messages: pa.Table) -> pa.Table:
     knows = pc.less(leases["home_rank"], 3)
     for name in ("message_id", "message_type", "body_bytes"):
         leases = leases.set_column(leases.column_names.index(name), name, only(knows, leases[name]))
-    told = [_told(leases, each) for each in _LEASE_EVENTS]
-    told += [_told(messages.filter(messages["own"]), each) for each in _MESSAGE_EVENTS]
-    return pa.concat_tables(told)
+    events = [_events_of_kind(leases, each) for each in _LEASE_EVENTS]
+    events += [_events_of_kind(messages.filter(messages["own"]), each) for each in _MESSAGE_EVENTS]
+    return pa.concat_tables(events)
 
 
-def _told(rows: pa.Table, telling: _Telling) -> pa.Table:
-    kind, at, columns = telling
+def _events_of_kind(rows: pa.Table, source: _EventSource) -> pa.Table:
+    kind, at, columns = source
     rows = rows.filter(pc.is_valid(rows[at]))
     size = rows.num_rows
     own = {name: rows[name] for name in (*_PLACE, "seq", "message_id", "message_type", "body_bytes")}
@@ -478,7 +482,7 @@ def _told(rows: pa.Table, telling: _Telling) -> pa.Table:
     )
     if "rule" in rows.column_names:
         own["rule"] = rows["rule"]
-    own |= {name: rows[source] for name, source in columns.items()}
+    own |= {name: rows[column] for name, column in columns.items()}
     # Before all that the journal has of the same millisecond, unless it is known where it stood.
     place = own.get("position", pa.nulls(size, pa.int64()))
     own["position"] = pc.fill_null(place, -1)

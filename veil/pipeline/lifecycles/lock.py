@@ -101,9 +101,8 @@ def held_by_file(
     if float(found.get("until_s", 0.0)) > now_s():
         raise TablesBusy(tables, _told(found))
     claim()
-    rest(
-        SETTLED_S
-    )  # two that claimed in the same instant: the later write stands, and both will see whose it is
+    # Two that claimed in the same instant: the later write stands, and both will see whose it is.
+    rest(SETTLED_S)
     check()
     ended = threading.Event()
     keeper = threading.Thread(target=_keep, args=(ended, check, claim), daemon=True)

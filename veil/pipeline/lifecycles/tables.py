@@ -109,7 +109,7 @@ MESSAGES: Final = """
 # duplicates     leases that were overrun and whose message somebody else received; failures: attempts that failed.
 # wasted_ms      time held by leases that did not end in the delete.
 
-# Beside these the files of both tables have what a later run needs to tell the row as events again (`lives.retold`).
+# Beside these the files of both tables have what a later run needs to tell the row as events again (`lives.rows_as_events`).
 LEASES_STORED: Final = f"""{LEASES.rstrip()},
     duplicate         boolean    not null,
     home_rank         int        not null,

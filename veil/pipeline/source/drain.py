@@ -63,7 +63,7 @@ def drain(spark: SparkSession, *, queue: str, **options: object) -> Iterator[Dat
 
 def _take(stream: Stream, at: Offset, count: int) -> list[Offset]:
     """Rounds of receives until the queue is empty or enough was taken; nothing is acknowledged."""
-    stream.only_what_is_there()
+    stream.limit_to_backlog()
     ends: list[Offset] = []
     while count > 0:
         end = stream.take(ends[-1] if ends else at, count)

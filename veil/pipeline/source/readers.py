@@ -32,8 +32,8 @@ from veil.pipeline.source.stream import (
     Stream,
     Tally,
     TokenBucket,
+    log_to_stderr,
     serve_metrics,
-    speak_up,
 )
 from veil.pipeline.sql import arrow_schema
 
@@ -187,7 +187,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         new = self._stream is None
         stream = self._running(begin)
         if self._available_now and new:
-            stream.only_what_is_there()
+            stream.limit_to_backlog()
         if self._available_now:
             # To say "nothing new" would be the end of it.
             time.sleep(self._pace.wait_s())
@@ -236,7 +236,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _running(self, at: Offset) -> Stream:
         """The stream, begun where Spark's log is: `at` is an offset of that log."""
         if self._stream is None:
-            speak_up()
+            log_to_stderr()
             client = self._opened()
             self._tally = Tally(self._options.address.queue)
             if self._options.metrics_port is not None:

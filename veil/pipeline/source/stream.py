@@ -68,7 +68,7 @@ class Stream(ABC):
         self._acknowledger = Acknowledger(self.acknowledge)
         self._renewer = LeaseRenewer(self._window_s, self.extend_all)
 
-    def only_what_is_there(self) -> None:
+    def limit_to_backlog(self) -> None:
         """From now on take no more than what is in the queue now: AvailableNow."""
         self._budget = backlog(self._client)
 
@@ -294,7 +294,7 @@ class Tally:
             _log.info("queue %s: %s", self.queue, told)
 
 
-def speak_up() -> None:
+def log_to_stderr() -> None:
     """Let the log be heard: Spark's process for a source has nobody who listens to it."""
     if not _log.hasHandlers():
         handler = logging.StreamHandler()

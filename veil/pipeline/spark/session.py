@@ -249,9 +249,8 @@ class StartedSpark:
         if kept is None or kept != self.log:
             shutil.rmtree(self._home, ignore_errors=True)
         else:
-            (self._home / _LOCK).unlink(
-                missing_ok=True
-            )  # kept for a person, so not to be removed by the next one
+            # Kept for a person, so not to be removed by the next one.
+            (self._home / _LOCK).unlink(missing_ok=True)
         os.close(self._lock)
         return kept
 

@@ -162,14 +162,8 @@ if __name__ == "__main__":
     words = sys.argv[1:]
     sys.exit(run(words if words[:1] == ["autopilot"] else ["pipeline", *words]))
 '''
-_EPOCH: Final = (
-    1980,
-    1,
-    1,
-    0,
-    0,
-    0,
-)  # the first instant that a zip can tell: the same files make the same bytes
+# The first instant that a zip can tell: the same files make the same bytes.
+_EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
 
 class Packaged(NamedTuple):

@@ -41,9 +41,8 @@ class History:
     lapses: Counter[int] = field(default_factory=Counter)
     censored: Counter[int] = field(default_factory=Counter)  # removed or open
     recovery: Counter[int] = field(default_factory=Counter)
-    windows: Counter[int] = field(
-        default_factory=Counter
-    )  # how many leases began with a window of that length
+    # How many leases began with a window of that length.
+    windows: Counter[int] = field(default_factory=Counter)
     present_ms: int | None = None  # the latest window
     present_at: datetime | None = None
     since: datetime | None = None

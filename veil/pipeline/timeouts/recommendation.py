@@ -322,9 +322,8 @@ _CREDIBLE_SHARE = 1 / 5
 class Lapses:
     """The censored observations of a history, sorted by what they say."""
 
-    at_work: list[
-        tuple[float, float]
-    ]  # (seconds, leases): at work at that instant for certain or by assumption
+    # (seconds, leases): at work at that instant for certain or by assumption.
+    at_work: list[tuple[float, float]]
     elsewhere: Counter[int]  # removed or open: censored somewhere in that bucket
     crashed: float  # ended somewhere before their deadline, without completing: crashed, or failed and left to lapse
     proven: bool  # late holders of this queue show themselves, so silence means dead

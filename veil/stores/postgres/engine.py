@@ -377,9 +377,8 @@ class Engine:
     async def _connection(self) -> PipelinedConnection:
         """One of the pool's, asked for again and again: the pool gives up connecting long before those who wait for it, and
         begins anew for the next who asks."""
-        tries_left = round(
-            self.pool.timeout / ASK_POOL_S
-        )  # not by the clock: the process may have stood still
+        # Not by the clock: the process may have stood still.
+        tries_left = round(self.pool.timeout / ASK_POOL_S)
         asking = asyncio.current_task()
         assert asking is not None
         cancellations = asking.cancelling()

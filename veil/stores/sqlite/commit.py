@@ -40,9 +40,8 @@ from veil.stores.sqlite.database import AVAILABLE, Announcements, Database
 
 T = TypeVar("T")
 Work = Callable[..., Any]
-_Entry = tuple[
-    Work, tuple[Any, ...], "asyncio.Future[Any]", Any
-]  # the work, its arguments, who waits, its result
+# The work, its arguments, who waits, its result.
+_Entry = tuple[Work, tuple[Any, ...], "asyncio.Future[Any]", Any]
 
 _log = logging.getLogger(__name__)
 
@@ -89,9 +88,8 @@ class GroupCommit:
         self._lease_time = lease_time
         lease_time.wait_under_way = self._wait_under_way
         self._wal_pages = 0
-        connection.set_wal_hook(
-            self._note_wal_pages
-        )  # takes the place of SQLite's own checkpoints, which would block the loop
+        # Takes the place of SQLite's own checkpoints, which would block the loop.
+        connection.set_wal_hook(self._note_wal_pages)
         self._wal_fd = os.open(wal, os.O_RDONLY)
         os.fdatasync(self._wal_fd)  # what the opening wrote: one commit is synced before the next is made
         # A thread of our own and a bare queue: an executor's futures cost a small group more than its sync does.

@@ -254,9 +254,8 @@ class Database:
 
     def _join_group(self, state: CachedQueue, group: str, seq: int, message_state: int | None) -> None:
         if state.group_changes:
-            self._write_groups(
-                state
-            )  # a group that has just lost its last message and gets another is a new one
+            # A group that has just lost its last message and gets another is a new one.
+            self._write_groups(state)
         state.has_groups = True
         is_open = state.queue.settings.fifo and message_state == _VISIBLE
         # The order key serves as the turn too: it rises with every use, and a group's first message gives it the last turn.
