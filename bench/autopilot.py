@@ -40,10 +40,7 @@ from veil.pipeline.timeouts.run import find
 
 TICK_MS: Final = 600_000
 # A queue's first hours, by the minute: as often as the autopilot looks.
-FIRST_MS, FIRST_TICK_MS = (
-    7_200_000,
-    60_000,
-)
+FIRST_MS, FIRST_TICK_MS = (7_200_000, 60_000)
 START_MS: Final = 20_500 * DAY_MS
 EXPORTED_MS: Final = 120_000  # how late the journal tells of an event
 CRASHED: Final = 2e-4  # of the attempts: a worker of ten slots that dies once a day

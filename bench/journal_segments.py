@@ -73,13 +73,7 @@ class SegmentWriter:
         table = _table(events, position, self._world).replace_schema_metadata(
             {key: str(value) for key, value in notes.items()}
         )
-        pq.write_table(
-            table,
-            path,
-            compression="zstd",
-            write_page_checksum=True,
-            row_group_size=256 * 1024,
-        )
+        pq.write_table(table, path, compression="zstd", write_page_checksum=True, row_group_size=256 * 1024)
 
 
 def _table(events: Events, position: Ints, world: World) -> Any:

@@ -54,8 +54,7 @@ def write_tables(
         for hour, rows in (hours or {}).items()
     }
     save_manifest(
-        place,
-        Manifest(generation=1, hours=manifest_hours, days=manifest_days, months=manifest_months),
+        place, Manifest(generation=1, hours=manifest_hours, days=manifest_days, months=manifest_months)
     )
 
 

@@ -90,9 +90,7 @@ def _beside(port: int) -> Iterator[list[str]]:
 def main(arguments: list[str] | None = None) -> int:
     """Measure and print; 1 where the aim is missed."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.tail",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="python -m bench.tail", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--connections", type=int, default=128)
     parser.add_argument("--seconds", type=float, default=6.0)

@@ -203,10 +203,7 @@ def survival_chart(finding: Finding, target: float) -> Markup | None:
         f"Survival curve of {finding.queue}: the chance that the work takes longer than a time falls from 100 % to "
         f"{words.chance(last.survival)} after {words.length(last.after_s)}."
     )
-    paths = [
-        (band(_band_points(curve, x, y)), "band"),
-        (line(_curve_points(curve, x, y), step=True), "line"),
-    ]
+    paths = [(band(_band_points(curve, x, y)), "band"), (line(_curve_points(curve, x, y), step=True), "line")]
     marks = [TimeoutMark(kind, timeout_s, x.at(timeout_s)) for kind, timeout_s in marked.items()]
     return _drawn("plot curve", label, "time since the receive", x, y, target, paths=paths, marks=marks)
 

@@ -55,9 +55,7 @@ def test_consumers_are_told_apart_by_key_and_seen_as_they_work(open_page: OpenPa
         second.close()
 
 
-def test_the_audit_log_shows_the_newest_change_first_and_is_searched(
-    open_page: OpenPage,
-):
+def test_the_audit_log_shows_the_newest_change_first_and_is_searched(open_page: OpenPage):
     with VeilServer() as server:
         sqs = server.client()
         for name in ("orders", "mails"):

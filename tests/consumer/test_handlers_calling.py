@@ -16,16 +16,7 @@ from veil.consumer.handlers.running import HandlingSettings
 from veil.consumer.handlers.table import Handler, HandlerTable
 from veil.consumer.lease import Lease
 from veil.consumer.message import Message, current_message
-from veil.consumer.outcomes import (
-    DeadLetter,
-    Delete,
-    Discard,
-    Fatal,
-    LetExpire,
-    Outcome,
-    Release,
-    RetryAfter,
-)
+from veil.consumer.outcomes import DeadLetter, Delete, Discard, Fatal, LetExpire, Outcome, Release, RetryAfter
 
 
 class Order(msgspec.Struct):

@@ -238,9 +238,7 @@ asyncio.run(main())
 
 def test_the_helper_ends_with_a_parent_that_is_killed(tmp_path):
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(tmp_path)],
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
+        [sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
     )
     assert parent.stdout is not None
     helper = int(parent.stdout.readline())

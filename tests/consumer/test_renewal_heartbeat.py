@@ -42,10 +42,7 @@ def test_the_schedule_is_the_documented_one(name, v, h, i, p, events, deleted):
 
 @pytest.mark.parametrize(
     ("joins", "events"),
-    [
-        (0.6, [(26, 4.6, 30, 56), (51, 5, 30, 81)]),
-        (0.999, [(26, 4.999, 30, 56), (51, 5, 30, 81)]),
-    ],
+    [(0.6, [(26, 4.6, 30, 56), (51, 5, 30, 81)]), (0.999, [(26, 4.999, 30, 56), (51, 5, 30, 81)])],
     ids=["A10", "A11"],
 )
 def test_a_message_that_joins_between_two_beats_keeps_to_them(joins, events):

@@ -122,11 +122,7 @@ def test_a_hold_takes_no_more_once_it_has_its_bytes():
 
 @pytest.mark.parametrize(
     ("target", "is_valid"),
-    [
-        (None, False),
-        (a_queue(2, DEAD_KEY), True),
-        (Queue(2, DEAD_KEY, QueueSettings(fifo=True)), False),
-    ],
+    [(None, False), (a_queue(2, DEAD_KEY), True), (Queue(2, DEAD_KEY, QueueSettings(fifo=True)), False)],
 )
 def test_dead_letters_go_where_there_is_a_queue_of_the_same_type(target, is_valid):
     queue = a_queue(redrive=redrive_to("dead", 3))

@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 
 from veil.core.errors import MessageGone, ReceiptExpired, VisibilityTooLong
-from veil.core.lease import (
-    WAITING,
-    Deletion,
-    State,
-    is_open,
-    judge_deletion,
-    judge_extension,
-    judge_rotation,
-)
+from veil.core.lease import WAITING, Deletion, State, is_open, judge_deletion, judge_extension, judge_rotation
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.message import HeldMessage
 from veil.core.receipt import DELIVERY_BITS, Receipt

@@ -48,8 +48,7 @@ def test_a_body_is_needed() -> None:
 
 
 @pytest.mark.parametrize(
-    "body",
-    ["a", " ", "\t\n\r", "\x7f\x85", "\ud7ff\ue000\ufffd", "\U00010000\U0010ffff", "é\n🙂", "﷐\u200b"],
+    "body", ["a", " ", "\t\n\r", "\x7f\x85", "\ud7ff\ue000\ufffd", "\U00010000\U0010ffff", "é\n🙂", "﷐\u200b"]
 )
 def test_the_characters_of_xml_pass(body: str) -> None:
     assert check_draft(Draft(body), STANDARD) == body.encode()

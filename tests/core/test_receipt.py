@@ -65,8 +65,7 @@ def test_a_receipt_with_any_one_character_changed_is_refused():
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "x", "A" * 43, "A" * 44, "A" * 45, "=" * 44, "ä" * 44, "\0" * 44, " " * 44, "A" * 43 + "="],
+    "text", ["", "x", "A" * 43, "A" * 44, "A" * 45, "=" * 44, "ä" * 44, "\0" * 44, " " * 44, "A" * 43 + "="]
 )
 def test_what_is_no_receipt_is_refused_with_its_text(text):
     with pytest.raises(ReceiptInvalid) as refusal:

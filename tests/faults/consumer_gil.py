@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tests.faults.consumer_kit import (
-    OFTEN,
-    Queue,
-    Worker,
-    check_handled_once,
-    short_windows,
-    world,
-)
+from tests.faults.consumer_kit import OFTEN, Queue, Worker, check_handled_once, short_windows, world
 from tests.faults.rig import Outcome
 from tests.waiting import NotInTime, until
 

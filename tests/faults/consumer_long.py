@@ -40,9 +40,7 @@ def run_long(
         waiting, computing = at.queue("waiting", window_s), at.queue("computing", window_s)
         short = short_windows(window_s) if renews else f"visibility={window_s}, renewal=NoRenewal()"
         patient = at.worker(
-            "waiting",
-            settings=f"{short}, concurrency={handlers}",
-            work=f"    await asyncio.sleep({seconds})",
+            "waiting", settings=f"{short}, concurrency={handlers}", work=f"    await asyncio.sleep({seconds})"
         )
         busy = at.worker(
             "computing",

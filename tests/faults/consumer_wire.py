@@ -30,10 +30,7 @@ def run_wire(
     with world(outcome) as at, SpoilingProxy(at.server.port, seed) as proxy:
         queue = at.queue("spoiled", WINDOW_S)
         worker = at.worker(
-            "spoiled",
-            port=proxy.port,
-            settings=f"{settings}, concurrency={handlers}",
-            work=work,
+            "spoiled", port=proxy.port, settings=f"{settings}, concurrency={handlers}", work=work
         )
         bodies = [f"m{number}" for number in range(handlers)]
         queue.send(bodies)

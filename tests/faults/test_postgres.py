@@ -12,10 +12,7 @@ from tests.postgres_server import why_no_server
 
 SEED = 20_261_116
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(why_no_server() is not None, reason=str(why_no_server())),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(why_no_server() is not None, reason=str(why_no_server()))]
 
 
 def test_immediate_stops_of_postgresql_lose_invent_and_resurrect_nothing() -> None:

@@ -10,23 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from veil.core.clock import Trouble
-from veil.core.findings import (
-    NO_RENEWAL,
-    Candidate,
-    CurvePoint,
-    Finding,
-    Findings,
-    Replay,
-    WithPolicy,
-)
-from veil.pipeline.report.overview import (
-    SERIES,
-    Example,
-    ExampleLease,
-    Overview,
-    QueueLife,
-    QueueTimeline,
-)
+from veil.core.findings import NO_RENEWAL, Candidate, CurvePoint, Finding, Findings, Replay, WithPolicy
+from veil.pipeline.report.overview import SERIES, Example, ExampleLease, Overview, QueueLife, QueueTimeline
 
 BEGIN = datetime(2026, 11, 9, 0, 0, tzinfo=UTC)
 END = BEGIN + timedelta(days=6)

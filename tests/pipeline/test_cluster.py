@@ -97,11 +97,7 @@ def test_both_workers_run_the_code_that_was_shipped_to_them(
 
 
 def test_lifecycles_on_a_cluster_give_the_tables_that_the_events_mean(
-    on_loopback: Cluster,
-    packaged: Path,
-    journal_place: Storage,
-    tables_place: Storage,
-    tmp_path: Path,
+    on_loopback: Cluster, packaged: Path, journal_place: Storage, tables_place: Storage, tmp_path: Path
 ):
     rng = random.Random(4)
     events = numbered(random_journal(rng, 120))

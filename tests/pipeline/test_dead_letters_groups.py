@@ -109,10 +109,7 @@ def test_groups_count_span_and_show_the_newest_and_the_oldest(spark: SparkSessio
     assert (first.source, first.error_type, first.fingerprint) == ("orders", "Timeout", "after <n> s")
     assert first.messages == 7
     assert (first.receive_count_min, first.receive_count_median, first.receive_count_max) == (1, 4, 7)
-    assert (first.first_seen, first.last_seen) == (
-        NOON + timedelta(minutes=1),
-        NOON + timedelta(minutes=7),
-    )
+    assert (first.first_seen, first.last_seen) == (NOON + timedelta(minutes=1), NOON + timedelta(minutes=7))
     assert [example.message_id for example in first.examples] == ["message-7", "message-1"]
     assert first.examples[0].error_text == "after 7 s"
     assert first.examples[0].body == '{"n": 7}'

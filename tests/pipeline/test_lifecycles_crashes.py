@@ -30,16 +30,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T = START_MS
-STEPS = (
-    "begun",
-    "looked through",
-    "tables written",
-    "before the manifest",
-    "after the manifest",
-)
+STEPS = ("begun", "looked through", "tables written", "before the manifest", "after the manifest")
 EARLY = journal_of(  # the first is open at its end
-    a_message(T).received(T + HOUR_MS),
-    a_message(T + HOUR_MS).received(T + HOUR_MS).deleted(T + HOUR_MS + S),
+    a_message(T).received(T + HOUR_MS), a_message(T + HOUR_MS).received(T + HOUR_MS).deleted(T + HOUR_MS + S)
 )
 LATER = numbered(
     journal_of(a_message(T + 2 * HOUR_MS, counter=7).received(T + 2 * HOUR_MS + S)), first_row=len(EARLY) + 1

@@ -71,10 +71,7 @@ def test_counts_totals_and_examples_of_a_short_time(
 ):
     stories = telling_lives()
     # The second was before anything happened here.
-    for from_s, to_s, kind in (
-        (20, 32, "restart"),
-        (-90, -80, "disk"),
-    ):
+    for from_s, to_s, kind in ((20, 32, "restart"), (-90, -80, "disk")):
         trouble = JournalEvent(
             "trouble", START_MS + to_s * S, 0, queue="", deadline=START_MS + from_s * S, outcome=kind
         )

@@ -65,11 +65,7 @@ def test_work_that_is_given_up_at_its_deadline_is_given_longer_up_to_a_bound(
     timeout_s: int, after_s: int | None
 ):
     # Of the last ones it is not known yet what became of them.
-    for completed, unknown in (
-        (0, 0),
-        (1_000, 0),
-        (1_000, 200),
-    ):
+    for completed, unknown in ((0, 0), (1_000, 0), (1_000, 200)):
         history = quick_history_of(EXPONENTIAL, 1, leases=completed, timeout_s=timeout_s)
         history.leases += 500
         history.unknown = unknown

@@ -104,10 +104,7 @@ def test_the_same_is_found_in_days_as_in_months(tables_place: Storage):
     write_tables(
         tables_place,
         {
-            january: [
-                day_row(january, "orders", a_day(1)),
-                day_row(january, "mails", a_day(4), "x"),
-            ],
+            january: [day_row(january, "orders", a_day(1)), day_row(january, "mails", a_day(4), "x")],
             january + timedelta(days=1): [day_row(january + timedelta(days=1), "orders", a_day(2))],
             february: [day_row(february, "orders", a_day(3))],
         },

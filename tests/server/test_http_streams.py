@@ -58,9 +58,7 @@ async def begin(
     return server, reader, writer
 
 
-async def test_pieces_arrive_as_they_come_and_the_connection_ends_with_the_stream(
-    started: list[HttpServer],
-):
+async def test_pieces_arrive_as_they_come_and_the_connection_ends_with_the_stream(started: list[HttpServer]):
     source = Source()
     _, reader, writer = await begin(started, source)
     async with asyncio.timeout(60):

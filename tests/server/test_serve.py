@@ -421,12 +421,7 @@ def test_a_browser_is_told_what_this_is(serve):
 
 
 @pytest.mark.parametrize(
-    "headers",
-    [
-        {"Host": "evil.example"},
-        {"Origin": "http://evil.example"},
-        {"Sec-Fetch-Site": "cross-site"},
-    ],
+    "headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}]
 )
 def test_a_web_page_can_do_nothing_to_a_server_on_its_readers_machine(serve, headers):
     server = serve("--store", "memory", "--queues", "orders")

@@ -185,9 +185,7 @@ async def test_the_dead_letter_queue_must_exist(service: Service) -> None:
     await create(service, "q", redrive=redrive_to("dead", 3))
 
 
-async def test_the_dead_letter_queue_must_be_of_the_same_type_region_and_account(
-    service: Service,
-) -> None:
+async def test_the_dead_letter_queue_must_be_of_the_same_type_region_and_account(service: Service) -> None:
     queue = await create(service, "q")
     await create(service, "dead.fifo", fifo=True)
     await create_queue(service, QueueKey("us-east-1", ACCOUNT, "dead"), {}, {})

@@ -42,13 +42,7 @@ async def test_a_sent_message_arrives_as_it_was(orders: Desk) -> None:
 async def test_a_bad_draft_fails_alone_and_the_good_ones_are_sent_in_order(orders: Desk) -> None:
     drafts = [Draft("a"), Draft("\x00"), Draft("b"), Draft(""), Draft("x" * 1_048_577)]
     answers = await send(orders.service, orders.queue, drafts, sender="tester")
-    assert [type(answer) for answer in answers] == [
-        Sent,
-        CharactersRefused,
-        Sent,
-        BodyMissing,
-        BodyTooLong,
-    ]
+    assert [type(answer) for answer in answers] == [Sent, CharactersRefused, Sent, BodyMissing, BodyTooLong]
     received = await orders.receive()
     assert [message.body for message in received] == ["a", "b"]
     assert [message.message_id for message in received] == [answers[0].message_id, answers[2].message_id]  # type: ignore[union-attr]

@@ -218,9 +218,7 @@ async def test_what_is_discarded_is_gone_for_good_unless_somebody_holds_it(store
     [held, free, kept, late] = await store.peek(queue)
     await store.receive(queue, 1)
     answers = await store.discard(
-        queue,
-        [key(held), key(free), key(free), key(late), (kept.seq, "another")],
-        caller=A_CALLER,
+        queue, [key(held), key(free), key(free), key(late), (kept.seq, "another")], caller=A_CALLER
     )
     assert types(answers) == [MessageNotVisible, type(None), MessageMissing, type(None), MessageMissing]
     assert bodies(await store.peek(queue)) == ["held", "kept"]

@@ -160,8 +160,7 @@ async def test_no_extension_reaches_more_than_twelve_hours_after_the_receive(sto
     clock.advance(seconds=10)
 
     [refusal, agreed] = await store.extend(
-        queue,
-        [Extension(receipt_of(queue, held), 43_191), Extension(receipt_of(queue, held), 43_190)],
+        queue, [Extension(receipt_of(queue, held), 43_191), Extension(receipt_of(queue, held), 43_190)]
     )
     assert isinstance(refusal, VisibilityTooLong)
     assert agreed is None

@@ -73,13 +73,7 @@ async def test_texts_survive_in_arrays_whatever_is_in_them(pipeline):
 
 
 async def test_statements_of_one_round_trip_see_one_another(pipeline):
-    answers = await pipeline.exchange(
-        [
-            ("BEGIN", {}),
-            ("CREATE TABLE t (n int)", {}),
-            ("COMMIT", {}),
-        ]
-    )
+    answers = await pipeline.exchange([("BEGIN", {}), ("CREATE TABLE t (n int)", {}), ("COMMIT", {})])
     assert answers == [[], [], []]
 
     *_, rows = await pipeline.exchange(

@@ -7,15 +7,7 @@ import json
 import psycopg
 import pytest
 
-from tests.stores.kit import (
-    a_message,
-    bodies,
-    make_queue,
-    receipt_of,
-    receipts_of,
-    redrive_to,
-    some_messages,
-)
+from tests.stores.kit import a_message, bodies, make_queue, receipt_of, receipts_of, redrive_to, some_messages
 from tests.stores.postgres_nodes_kit import nodes
 from veil.core.clock import ManualClock
 from veil.core.queue import QueueCounts

@@ -12,14 +12,7 @@ from typing import Any
 import apsw
 import pytest
 
-from tests.stores.kit import (
-    a_grouped_message,
-    a_message,
-    bodies,
-    make_queue,
-    receipts_of,
-    some_messages,
-)
+from tests.stores.kit import a_grouped_message, a_message, bodies, make_queue, receipts_of, some_messages
 from tests.stores.sqlite_kit import WAL, SyncGate, crashed_copy, open_store, rows, turns
 from tests.waiting import until_async
 from veil.core.clock import ManualClock

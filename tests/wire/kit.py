@@ -51,12 +51,7 @@ class Wire:
         await self.service.stop()
 
     async def request(
-        self,
-        method: str = "POST",
-        path: str = "/",
-        query: str = "",
-        body: bytes = b"",
-        **headers: str,
+        self, method: str = "POST", path: str = "/", query: str = "", body: bytes = b"", **headers: str
     ) -> Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return await self.front_end.handle(

@@ -30,11 +30,7 @@ class SmqWire(Wire):
     def __init__(self, *, smq_verifier: SmqVerifier | None = None, **options: Any) -> None:
         super().__init__(rules=ServiceRules(0, 0), **options)
         self.answers = AnswerCounts()
-        self.smq = SmqFrontEnd(
-            self.service,
-            verifier=smq_verifier,
-            answers=self.answers,
-        )
+        self.smq = SmqFrontEnd(self.service, verifier=smq_verifier, answers=self.answers)
 
     async def ask(self, method: str, target: str, body: str | bytes = b"", **headers: str) -> Response:
         """One request, whatever comes of it."""

@@ -129,9 +129,7 @@ async def test_in_a_batch_the_receipt_of_a_deleted_message_is_an_invalid_receipt
     changed = await wire.call("ChangeMessageVisibilityBatch", QueueUrl=url, Entries=[entry])
     reason = "Message does not exist or is not available for visibility timeout change"
     assert changed == {
-        "Failed": [
-            {"Id": "0", "SenderFault": True, "Code": "ReceiptHandleIsInvalid", "Message": reason},
-        ]
+        "Failed": [{"Id": "0", "SenderFault": True, "Code": "ReceiptHandleIsInvalid", "Message": reason}]
     }
     root = await wire.query(
         "ChangeMessageVisibilityBatch",

@@ -207,8 +207,7 @@ async def test_bodies_keep_every_character_in_xml(wire: Wire) -> None:
 
 async def test_a_single_attribute_may_come_without_its_number(wire: Wire) -> None:
     await wire.query(
-        "CreateQueue",
-        {"QueueName": "q", "Attribute.Name": "VisibilityTimeout", "Attribute.Value": "7"},
+        "CreateQueue", {"QueueName": "q", "Attribute.Name": "VisibilityTimeout", "Attribute.Value": "7"}
     )
     found = await wire.call("GetQueueAttributes", QueueUrl="q", AttributeNames=["VisibilityTimeout"])
     assert found == {"Attributes": {"VisibilityTimeout": "7"}}

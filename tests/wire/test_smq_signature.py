@@ -14,10 +14,7 @@ from veil.wire.exchange import Request
 from veil.wire.sigv4 import AccessKey
 from veil.wire.smq.call import SmqVerifier, signature
 
-KEYS = {
-    "ak": AccessKey("ak", "sk", "000000000000"),
-    "other": AccessKey("other", "sk2", "111122223333"),
-}
+KEYS = {"ak": AccessKey("ak", "sk", "000000000000"), "other": AccessKey("other", "sk2", "111122223333")}
 DATE = "Thu, 01 Jan 2026 00:00:00 GMT"
 TYPE = "text/xml;charset=UTF-8"
 

@@ -6,15 +6,7 @@ import pytest
 
 from veil.core.text import xml_text
 from veil.wire.smq.codes import XmlMalformed
-from veil.wire.smq.xml import (
-    DEPTH_MAX,
-    ELEMENTS_MAX,
-    document,
-    element,
-    local_name,
-    read_xml,
-    texts,
-)
+from veil.wire.smq.xml import DEPTH_MAX, ELEMENTS_MAX, document, element, local_name, read_xml, texts
 
 LAUGHS = b'<!DOCTYPE a [<!ENTITY x "ha"><!ENTITY y "&x;&x;&x;&x;">]><Message><MessageBody>&y;</MessageBody></Message>'
 

@@ -359,9 +359,7 @@ def _row(facts: Message) -> list[str]:
 @msg_app.command("show", epilog="Example: veil msg show 3f0c1a52-8f3e-4d0e-9a51-6a3f1c2b4d5e")
 @with_client
 def show(
-    client: BlockingClient,
-    message_id: str = argument("ID", "The message's id."),
-    as_json: AsJson = False,
+    client: BlockingClient, message_id: str = argument("ID", "The message's id."), as_json: AsJson = False
 ) -> None:
     """Show a message's history: the queues it was in, and each attempt with its outcome and error.
 

@@ -98,11 +98,7 @@ def how_often(spec: str, help_text: str, default: Any = None) -> Any:
 
 
 def argument(
-    metavar: str,
-    help_text: str,
-    parser: Callable[[Any], Any] | None = None,
-    default: Any = ...,
-    **more: Any,
+    metavar: str, help_text: str, parser: Callable[[Any], Any] | None = None, default: Any = ..., **more: Any
 ) -> Any:
     """An argument, named as its help shows it: `[NAME]` may be left out."""
     optional = default is ... and metavar.startswith("[")

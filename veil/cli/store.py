@@ -96,9 +96,7 @@ def copy(
 
 
 @store_app.command("restored", epilog="Example: veil store restored postgresql://veil@db/veil")
-def restored(
-    store: str = argument("URL", "The database: postgresql://…"),
-) -> None:
+def restored(store: str = argument("URL", "The database: postgresql://…")) -> None:
     """Mark a database as restored to an earlier point in time.
 
     Run this after every such restore, before the first server starts on the database: no receipt from the lost time can then
@@ -171,8 +169,7 @@ def _data_directory(given: str | None) -> Path:
 
 @app.command("backup", epilog="Example: veil backup --data veil-data monday.veil")
 def backup(
-    out: Path = argument("OUT", "The file to write. It must not exist yet."),
-    data: DataDirectory = None,
+    out: Path = argument("OUT", "The file to write. It must not exist yet."), data: DataDirectory = None
 ) -> None:
     """Copy the data to one file. The server can keep running."""
     directory = _data_directory(data)
@@ -184,8 +181,7 @@ def backup(
 
 @app.command("restore", epilog="Example: veil restore monday.veil --data veil-data")
 def restore(
-    source: Path = argument("IN", "A file that veil backup wrote."),
-    data: DataDirectory = None,
+    source: Path = argument("IN", "A file that veil backup wrote."), data: DataDirectory = None
 ) -> None:
     """Make a data directory from a backup.
 

@@ -17,15 +17,7 @@ from veil.cli.options import AsJson, DryRun, Yes, argument, complete_queue, with
 from veil.cli.output import drawn_width, inert, is_terminal, say, say_json, show_table, talk
 from veil.cli.pipeline.options import with_tables
 from veil.cli.queue import visibility_timeout_s
-from veil.core.findings import (
-    FILE,
-    NO_RENEWAL,
-    Finding,
-    Findings,
-    FindingsUnreadable,
-    WithPolicy,
-    decode,
-)
+from veil.core.findings import FILE, NO_RENEWAL, Finding, Findings, FindingsUnreadable, WithPolicy, decode
 
 if TYPE_CHECKING:
     from veil.client.blocking import BlockingClient

@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from veil import words
 from veil.cli.app import app
-from veil.cli.options import (
-    AsJson,
-    argument,
-    complete_queue,
-    how_often,
-    option,
-    whole_number,
-    with_client,
-)
+from veil.cli.options import AsJson, argument, complete_queue, how_often, option, whole_number, with_client
 from veil.cli.output import is_terminal, live_table, say_json, show_list, talk
 
 if TYPE_CHECKING:

@@ -381,10 +381,7 @@ def draw_charts(history: QueueHistory, key: int | str, resolution: Resolution) -
         for name in ("visible", "in-flight", "delayed")
     ]
     oldest = [Line("oldest", "oldest", column["oldest_s"])]
-    handling = [
-        Line("p50", "half within", column["p50_ms"]),
-        Line("p99", "99 % within", column["p99_ms"]),
-    ]
+    handling = [Line("p50", "half within", column["p50_ms"]), Line("p99", "99 % within", column["p99_ms"])]
     draw = partial(time_chart, span_s=span_s, shades=shades)
     return [
         draw("depth", "Messages", depth),

@@ -239,16 +239,7 @@ class EventRecorder:
         message = one.message
         there = self._queues.setdefault(one.target.key, len(self._queues))
         facts = (message.receive_count, message.body_bytes, message.message_type, who, there)
-        gone = (
-            kind,
-            at_ms,
-            index,
-            message.seq,
-            message.message_id,
-            one.delivery,
-            one.deadline_ms,
-            *facts,
-        )
+        gone = (kind, at_ms, index, message.seq, message.message_id, one.delivery, one.deadline_ms, *facts)
         if isinstance(one, effect.DeadLettered):
             self.events.append((*gone, None if one.new_seq == message.seq else one.new_seq))
             return

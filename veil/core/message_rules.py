@@ -15,12 +15,7 @@ from typing import Final
 import msgspec
 
 from veil.core import errors
-from veil.core.limits import (
-    ATTRIBUTE_NAME_MAX,
-    ATTRIBUTES_MAX,
-    IDENTIFIER_MAX,
-    TRACE_HEADER_BYTES_MAX,
-)
+from veil.core.limits import ATTRIBUTE_NAME_MAX, ATTRIBUTES_MAX, IDENTIFIER_MAX, TRACE_HEADER_BYTES_MAX
 from veil.core.message import PRIORITY_DEFAULT, MessageAttribute, check_priority
 from veil.core.queue import QueueSettings
 

@@ -321,8 +321,7 @@ class ActionsTooMany(PolicyRefused, text="{count} actions, expected at most {cou
 
 
 class PolicyActionUnknown(
-    PolicyRefused,
-    text=f"action {{action!r}}: expected * or one of {', '.join(sorted(GRANTABLE_ACTIONS))}",
+    PolicyRefused, text=f"action {{action!r}}: expected * or one of {', '.join(sorted(GRANTABLE_ACTIONS))}"
 ):
     """A batch form comes with its single one."""
 

@@ -35,10 +35,7 @@ class StepFailed(Exception):
     """A command of the story did not succeed; the text is what it said."""
 
 
-def life(
-    as_json: AsJson = False,
-    store: str | None = option("--store", "", hidden=True),
-) -> None:
+def life(as_json: AsJson = False, store: str | None = option("--store", "", hidden=True)) -> None:
     """Show one message's life on a real server, in seconds; needs no Spark.
 
     The server is killed on the way. The exit code is 1 if anything does not behave as claimed. A claim that could not be

@@ -295,13 +295,7 @@ class Worker:
 
     async def _relay(self, request: Request) -> Response:
         answer: RelayedAnswer = await self._link.ask(
-            "relay",
-            request.method,
-            request.path,
-            request.query,
-            request.headers,
-            request.body,
-            request.peer,
+            "relay", request.method, request.path, request.query, request.headers, request.body, request.peer
         )
         stream = None if answer.stream is None else self._stream(answer.stream)
         return Response(answer.status, answer.body, answer.content_type, answer.headers, stream=stream)

@@ -17,14 +17,7 @@ from veil.core.errors import (
 )
 from veil.core.event import NOBODY
 from veil.core.lease import WAITING, Deletion
-from veil.core.message import (
-    PRIORITY_DEFAULT,
-    Caller,
-    NewMessage,
-    Sent,
-    StoredMessage,
-    message_type,
-)
+from veil.core.message import PRIORITY_DEFAULT, Caller, NewMessage, Sent, StoredMessage, message_type
 from veil.core.message_rules import Draft, body_md5, check_draft, content_deduplication_id
 from veil.core.queue import Queue, QueueSettings
 from veil.core.receipt import Receipt

@@ -218,11 +218,7 @@ def _claim(service: Service, queue: Queue, wanted: ReceiveRequest) -> Awaitable[
     caller = wanted.caller
     return undisturbed(
         service.store.receive(
-            queue,
-            wanted.count,
-            visibility_s=wanted.visibility_s,
-            attempt_id=wanted.attempt_id,
-            caller=caller,
+            queue, wanted.count, visibility_s=wanted.visibility_s, attempt_id=wanted.attempt_id, caller=caller
         ),
         lambda claimed: give_back(service, queue, claimed, caller=caller),
     )
@@ -239,13 +235,7 @@ async def open_stream(service: Service, queue: Queue, stream: str, owner: str) -
 
 
 async def receive_hold(
-    service: Service,
-    queue: Queue,
-    key: HoldKey,
-    count: int,
-    *,
-    visibility_s: int,
-    caller: Caller = NOBODY,
+    service: Service, queue: Queue, key: HoldKey, count: int, *, visibility_s: int, caller: Caller = NOBODY
 ) -> HoldContent:
     """What is under that name, without waiting; raises HoldNameRefused, HoldClosed.
 

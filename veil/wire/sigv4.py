@@ -23,12 +23,7 @@ from veil.signing.sigv4 import (
     string_to_sign,
 )
 from veil.wire.exchange import Request
-from veil.wire.request_errors import (
-    KeyUnknown,
-    SignatureMalformed,
-    SignatureMismatch,
-    SignatureMissing,
-)
+from veil.wire.request_errors import KeyUnknown, SignatureMalformed, SignatureMismatch, SignatureMissing
 
 SKEW_MS = 15 * 60 * 1000
 _SIGNING_KEYS_MAX = 1024

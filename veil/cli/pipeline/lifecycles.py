@@ -95,10 +95,7 @@ def files(
 
 
 @pipeline_app.command("package", epilog="Example: veil pipeline package cluster/")
-def package(
-    folder: Path = argument("DIR", "Where to put the two files."),
-    as_json: AsJson = False,
-) -> None:
+def package(folder: Path = argument("DIR", "Where to put the two files."), as_json: AsJson = False) -> None:
     """Write the two files that spark-submit needs.
 
     With them the same jobs run on a cluster: the package as a zip for the workers, and a main file for the driver.

@@ -309,10 +309,7 @@ async def edit(visit: Visit) -> Response:
         button=f"Send to {target.name}",
         back=LetterSelection().address(queue),
         make=make,
-        differences=[
-            Difference("Queue", queue.name, target.name),
-            *_differences(letter, body, attributes),
-        ],
+        differences=[Difference("Queue", queue.name, target.name), *_differences(letter, body, attributes)],
         commands=commands,
         notes=[
             "The command only sends the new message; here the old one also leaves the dead letters, in the same transaction."

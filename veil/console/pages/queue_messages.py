@@ -7,13 +7,7 @@ from functools import partial
 from typing import Final
 
 from veil.console.changes import Change, ChangeResult, Difference, done_of, queue_command
-from veil.console.messages import (
-    PAGE_ROWS,
-    Search,
-    chosen_of,
-    read_search,
-    search_messages,
-)
+from veil.console.messages import PAGE_ROWS, Search, chosen_of, read_search, search_messages
 from veil.console.queue_views import (
     PAGE_LEASES,
     CurrentMessage,

@@ -140,12 +140,7 @@ def read_signature(function: Callable[..., Any], *, batch: bool = False, name: s
         raise HandlerRefused(name, f"no parameter asks for the payload, expected one of {PAYLOAD_TYPES}")
     decoder = _payload_decoder(*payload, name, batch) if payload else None
     return Signature(
-        name,
-        is_coroutine_function(function),
-        tuple(by_place),
-        tuple(by_name),
-        decoder,
-        tuple(dependencies),
+        name, is_coroutine_function(function), tuple(by_place), tuple(by_name), decoder, tuple(dependencies)
     )
 
 

@@ -19,14 +19,7 @@ from veil.client.api import ApiError
 from veil.pipeline.queues import HoldAnswer, HoldCounts, QueueAddress, QueueClient, shared
 from veil.pipeline.source.columns import to_batch
 from veil.pipeline.source.options import VEIL, SourceOptions
-from veil.pipeline.source.stream import (
-    CheckpointTaken,
-    Offset,
-    SourcePartition,
-    Stream,
-    Tally,
-    backlog,
-)
+from veil.pipeline.source.stream import CheckpointTaken, Offset, SourcePartition, Stream, Tally, backlog
 
 if TYPE_CHECKING:
     import pyarrow as pa

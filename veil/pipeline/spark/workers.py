@@ -176,10 +176,7 @@ class Packaged(NamedTuple):
 def package(folder: Path) -> Packaged:
     """Write both files into the folder, each whole or not at all; what was there of these names is replaced."""
     place = Storage.at(folder)
-    with (
-        place.writing(ZIP) as out,
-        zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive,
-    ):
+    with place.writing(ZIP) as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         root = Path(__file__).parents[2]
         for file in sorted(root.rglob("*")):
             if file.is_file() and "__pycache__" not in file.parts:

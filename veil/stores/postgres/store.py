@@ -101,11 +101,7 @@ class PostgresStore:
         self._records = journal
         self._keeps_time = clock is None  # else whoever owns the clock says when things happen
         self._engine = Engine(
-            self._pool,
-            clock,
-            bound=SharedBound(outbox_bytes_max),
-            recording=journal,
-            lease_grace=lease_grace,
+            self._pool, clock, bound=SharedBound(outbox_bytes_max), recording=journal, lease_grace=lease_grace
         )
         self.lease_time = self._engine.lease_time
         self._engine.events = lambda: self.events

@@ -201,11 +201,7 @@ class Transaction:
     """See the module; made by `Engine.run`, which also ends it."""
 
     def __init__(
-        self,
-        connection: PipelinedConnection,
-        slot: int,
-        journal: EventRecorder | None,
-        lease_time: LeaseTime,
+        self, connection: PipelinedConnection, slot: int, journal: EventRecorder | None, lease_time: LeaseTime
     ) -> None:
         self.connection = connection
         self.slot = slot

@@ -141,12 +141,7 @@ def _remember(db: Database, state: CachedQueue, new: NewMessage, seq: int, now_m
 
 
 def receive(
-    db: Database,
-    queue: Queue,
-    count: int,
-    visibility_s: int | None,
-    attempt_id: str | None,
-    caller: Caller,
+    db: Database, queue: Queue, count: int, visibility_s: int | None, attempt_id: str | None, caller: Caller
 ) -> list[StoredMessage] | None:
     """Take up to `count` visible messages, after everything due has been settled; None: to be asked again (`take`)."""
     state, now_ms = db.state_of(queue), db.clock.now_ms()

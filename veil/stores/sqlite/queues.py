@@ -25,8 +25,7 @@ def create(db: Database, key: QueueKey, content: QueueContent, rest_ms: int) -> 
     wall_ms = db.clock.wall_ms()
     settings, scope = content.settings, content.settings.deduplication_scope
     db.execute(
-        Q.insert_queue,
-        (*key, encode_settings(settings), encode_tags(content.tags), scope, wall_ms, wall_ms),
+        Q.insert_queue, (*key, encode_settings(settings), encode_tags(content.tags), scope, wall_ms, wall_ms)
     )
     queue_id = db.connection.last_insert_rowid()
     db.execute(Q.insert_count, (queue_id,))

@@ -28,12 +28,7 @@ from veil.wire.smq.xml import Reply, children, document, element, local_name, te
 # A boolean is a String with a label, since SQS has none. System properties stand among the attributes under their own
 # names; those of tracing are the ones that consumers look for there.
 
-_DATA_TYPES: Final = {
-    "STRING": "String",
-    "NUMBER": "Number",
-    "BOOLEAN": "String.BOOLEAN",
-    "BINARY": "Binary",
-}
+_DATA_TYPES: Final = {"STRING": "String", "NUMBER": "Number", "BOOLEAN": "String.BOOLEAN", "BINARY": "Binary"}
 _DLQ_SOURCE: Final = "DLQSourceArn"
 SYSTEM_NAMES: Final = frozenset(
     ("traceparent", "tracestate", "baggage", "DLQMessageType", _DLQ_SOURCE, "DLQOriginMessageId")
