@@ -59,6 +59,7 @@ def change(directory: Path, statement: str) -> None:
 def take_priorities_away(directory: Path) -> None:
     """Bring the data of a stopped store back to version 2 of the schema."""
     for statement in (
+        "DROP INDEX lane_waiting",
         "DROP INDEX visible_alone",
         "DROP INDEX visible_grouped",
         "DROP INDEX visible_ranked",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.stores.kit import a_message, bodies, make_queue, receipts_of
+from tests.stores.kit import a_message, bodies, make_queue, receipt_of, receipts_of, redrive_to
+from veil.stores.store import Extension
 
 
 async def flood(store, queue, group, in_flight, waiting):
@@ -20,6 +21,33 @@ async def test_a_quiet_group_goes_before_a_noisy_one_that_was_there_first(store)
     await store.send(queue, [a_message("quiet", group="quiet"), a_message("alone")])
 
     assert bodies(await store.receive(queue, 10)) == ["quiet", "alone", "noisy", "noisy"]
+
+
+async def test_what_is_quiet_comes_by_age_whatever_its_group_has_in_flight(store):
+    queue = await make_queue(store)
+    await flood(store, queue, "noisy", in_flight=40, waiting=1)
+    await store.send(queue, [a_message(body, group=body[0]) for body in ("a1", "b1", "c1", "a2", "b2", "c2")])
+
+    [first] = await store.receive(queue, 1)
+    [second] = await store.receive(queue, 1)
+    assert bodies([first, second]) == ["a1", "b1"]
+    await store.extend(queue, [Extension(receipt_of(queue, first), 0)])
+    assert bodies(await store.receive(queue, 3)) == ["a1", "c1", "a2"]
+    assert bodies(await store.receive(queue, 9)) == ["b2", "c2", "noisy"]
+
+
+async def test_a_dead_letter_that_is_older_than_its_group_here_comes_first(store, clock):
+    dead = await make_queue(store, "dead")
+    queue = await make_queue(store, "orders", redrive=redrive_to("dead", 1))
+    await store.send(queue, [a_message("old", group="b")])
+    await store.receive(queue, 1, visibility_s=1)
+    clock.advance(seconds=1)
+    await flood(store, dead, "noisy", in_flight=30, waiting=1)
+    await store.send(dead, [a_message("a", group="a"), a_message("b", group="b")])
+    assert await store.receive(queue, 1) == []
+
+    assert bodies(await store.receive(dead, 1)) == ["old"]
+    assert bodies(await store.receive(dead, 9)) == ["a", "b", "noisy"]
 
 
 async def test_twenty_nine_in_flight_are_not_noisy(store):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.kit import a_grouped_message, a_message, make_queue
+from tests.stores.kit import a_grouped_message, a_message, bodies, make_queue
 from tests.stores.sqlite_kit import open_store
 from veil.core.clock import ManualClock
 from veil.core.event import NOBODY
@@ -67,3 +67,29 @@ async def test_what_a_deleted_queue_had_goes_afterwards(
         assert store._sweeper is not None
         await store._sweeper
         assert [store._db.execute(f"SELECT count(*) FROM {table}").get for table in _OF_A_QUEUE] == [0] * 7
+
+
+async def test_a_receive_past_a_noisy_group_looks_at_few_of_the_others(tmp_path: Path, clock: ManualClock):
+    async with open_store(tmp_path, clock) as store:
+        queue = await make_queue(store)
+        await store.send(queue, [a_message("loud", group="noisy") for _ in range(60)])
+        assert len(await store.receive(queue, 40)) == 40
+
+        async def steps_of_a_receive() -> int:
+            """In SQLite's own measure."""
+            steps = 0
+
+            def count() -> bool:
+                nonlocal steps
+                steps += 1
+                return False
+
+            store._connection.set_progress_handler(count, 10)
+            assert bodies(await store.receive(queue, 1)) == ["quiet"]
+            store._connection.set_progress_handler(None)
+            return steps
+
+        await store.send(queue, [a_message("quiet", group=f"g{number}") for number in range(200)])
+        few = await steps_of_a_receive()
+        await store.send(queue, [a_message("quiet", group=f"h{number}") for number in range(4_000)])
+        assert await steps_of_a_receive() < 2 * few

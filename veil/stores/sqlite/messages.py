@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
@@ -283,16 +284,36 @@ def _of_quiet_groups(
     db: Database, state: CachedQueue, page: int, noisy: list[str]
 ) -> Iterator[StoredMessage]:
     # The oldest `page` messages of the quiet groups stand in the `page` groups with the oldest heads.
-    after, excluded = 0, msgspec.json.encode(noisy).decode()
-    while heads := db.execute(Q.quiet_heads, (state.queue.id, after, excluded, page)).fetchall():
+    after = 0
+    while groups := _quiet_groups(db, state, page, noisy, after):
         found = [
             to_message(row)
-            for group, _ in heads
+            for group in groups
             for row in db.execute(Q.visible_of_group, (state.queue.id, group, after, page)).fetchall()
         ]
         found.sort(key=_by_seq)
         yield from found[:page]
         after = found[:page][-1].seq
+
+
+def _quiet_groups(db: Database, state: CachedQueue, page: int, noisy: list[str], after: int) -> list[str]:
+    """Those whose first visible messages behind that seq are the oldest. However many groups there are, few are looked at: each
+    stands by a seq that its messages are not below."""
+    queue_id, excluded = state.queue.id, msgspec.json.encode(noisy).decode()
+    heads: list[tuple[int, str]] = []
+    turn = 0
+    while groups := db.execute(Q.waiting_groups, (queue_id, turn, excluded, _PAGE_MAX)).fetchall():
+        for group, turn in groups:
+            if len(heads) == page and turn > heads[-1][0]:
+                break
+            head = db.execute(Q.head_of_group, (queue_id, group, after)).get
+            if head is not None:
+                insort(heads, (head, group))
+                del heads[page:]
+        else:
+            continue
+        break
+    return [group for _, group in heads]
 
 
 def _merged(one: Iterator[StoredMessage], other: Iterator[StoredMessage]) -> Iterator[StoredMessage]:

@@ -18,8 +18,10 @@ from veil.stores.sqlite.recovery.wal_scan import scan_wal
 
 _log = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 4
-_MIGRATIONS = {1: "schema.sql", 2: "002_holds.sql", 3: "003_priority.sql", 4: "004_filtered_moves.sql"}
+_MIGRATIONS = (
+    "schema.sql", "002_holds.sql", "003_priority.sql", "004_filtered_moves.sql", "005_waiting_groups.sql"
+)  # fmt: skip
+SCHEMA_VERSION = len(_MIGRATIONS)
 # Before 3.51.3 a WAL that was written and checkpointed at once could be corrupted.
 SQLITE_VERSION_MIN = 3_051_003
 CACHE_KIB = 24 * 1024
@@ -85,7 +87,7 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
             f"{path} has schema version {present}, this Veil knows up to {SCHEMA_VERSION}: use the newer Veil that wrote it"
         )
     for version in range(present + 1, SCHEMA_VERSION + 1):
-        sql = files("veil.stores.sqlite").joinpath(_MIGRATIONS[version]).read_text(encoding="utf-8")
+        sql = files("veil.stores.sqlite").joinpath(_MIGRATIONS[version - 1]).read_text(encoding="utf-8")
         with connection:
             connection.execute(sql)
             if version == 1:

@@ -135,17 +135,17 @@ SELECT {MESSAGE}
 FROM message INDEXED BY grouped
 WHERE queue_id = ? AND group_name = ? AND seq > ? AND +state = {VISIBLE} ORDER BY seq LIMIT ?;
 
--- name: quiet_heads
--- Fair queues: the quiet groups that have something visible, the one with the oldest visible message first. The argument
--- in third place is a JSON list of the noisy groups.
-SELECT group_name, head FROM (
-    SELECT l.group_name,
-           (SELECT m.seq FROM message m INDEXED BY grouped
-             WHERE m.queue_id = l.queue_id AND m.group_name = l.group_name AND m.seq > ?2 AND +m.state = {VISIBLE}
-             ORDER BY m.seq LIMIT 1) AS head
-    FROM lane l
-    WHERE l.queue_id = ?1 AND l.group_name NOT IN (SELECT value FROM json_each(?3)))
-WHERE head IS NOT NULL ORDER BY head LIMIT ?4;
+-- name: waiting_groups
+-- Fair queues: groups that may have something visible, by a seq that none of their messages is below. Queue, after, a JSON list of
+-- those to leave out, limit.
+SELECT group_name, turn FROM lane INDEXED BY lane_waiting
+WHERE queue_id = ?1 AND is_open = 0 AND members > in_flight AND turn > ?2 AND group_name NOT IN (SELECT value FROM json_each(?3))
+ORDER BY turn LIMIT ?4;
+
+-- name: head_of_group
+-- The first visible message of a group behind a seq.
+SELECT seq FROM message INDEXED BY grouped
+WHERE queue_id = ? AND group_name = ? AND seq > ? AND +state = {VISIBLE} ORDER BY seq LIMIT 1;
 
 -- name: message_by_seq
 SELECT {MESSAGE}
@@ -347,9 +347,10 @@ SELECT EXISTS (SELECT 1 FROM lane WHERE queue_id = ?);
 -- ---- groups: a row of `lane` for each that has messages
 
 -- name: join_group
--- One more message in a group; the group is new: turn and openness are the given ones.
+-- One more message in a group; the group is new: turn and openness are the given ones. On a standard queue a dead letter may be
+-- older than what its group has; on a FIFO queue keys only rise.
 INSERT INTO lane (queue_id, group_name, turn, is_open, members, in_flight) VALUES (?, ?, ?, ?, 1, 0)
-ON CONFLICT (queue_id, group_name) DO UPDATE SET members = members + 1;
+ON CONFLICT (queue_id, group_name) DO UPDATE SET members = members + 1, turn = min(turn, excluded.turn);
 
 -- name: change_group
 -- More or fewer messages, and more or fewer of them in flight: members, in flight, queue, group.
