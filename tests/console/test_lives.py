@@ -71,6 +71,8 @@ def test_a_lapsed_receipt_that_still_deletes_is_told_as_late():
         lease_words(life.leases[0])
         == "held 30 s · lapsed · completed · deleted by its lapsed receipt 15 s later"
     )
+    # The lease was over before the attempt was.
+    assert life.leases[0].attempt_ended_at_ms == NOW_MS + 45_000
 
 
 def test_a_failed_attempt_is_told_with_its_error_and_when_the_next_one_may_come():

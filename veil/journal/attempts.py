@@ -63,6 +63,12 @@ class LeaseLife:
         return None if self.ended_at_ms is None else self.ended_at_ms - self.received_at_ms
 
     @property
+    def attempt_ended_at_ms(self) -> int | None:
+        """When the attempt was over: with its lease, or with a delete that came after that and counted."""
+        late = (event.at_ms for event in self.late if event.kind == "deleted")
+        return next(late, self.ended_at_ms)
+
+    @property
     def holder(self) -> str:
         """Who held it, in words; empty where nobody knows."""
         worker = Caller(user_agent=self.user_agent or "").worker

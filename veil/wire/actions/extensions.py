@@ -179,7 +179,7 @@ async def describe_message(call: Call, given: shapes.DescribeMessageInput) -> sh
                 lease.delivery,
                 lease.outcome.value,
                 lease.received_at_ms + to_wall_ms,
-                None if lease.ended_at_ms is None else lease.ended_at_ms + to_wall_ms,
+                None if (ended_at_ms := lease.attempt_ended_at_ms) is None else ended_at_ms + to_wall_ms,
                 lease.deadline_ms + to_wall_ms,
                 len(lease.renewals),
                 lease.holder,
