@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from tests.stores.journal_kit import exported
-from tests.stores.kit import receipt_of
+from tests.stores.kit import a_message, make_queue, receipt_of
 from tests.waiting import until_async
 from veil.core.attempt import Said
 from veil.core.clock import ManualClock, TroubleKind
@@ -483,3 +483,26 @@ async def test_a_lease_that_the_servers_own_trouble_keeps_open_is_not_over_for_t
     assert scene.activity.attempts.waiting(scene.queue.id) == 0
     assert consumer.outcomes == {"failed": 1, "unknown": 1}
     await service.stop()
+
+
+async def test_a_stop_does_not_wait_for_a_journal_that_is_out_of_reach(clock: ManualClock) -> None:
+    asked = asyncio.Event()
+
+    class OutOfReach:
+        is_kept = True
+
+        async def events(self, keys: object) -> None:
+            asked.set()
+            await asyncio.Event().wait()
+
+    store = MemoryStore(clock)
+    queue = await make_queue(store)
+    await store.send(queue, [a_message()])
+    await store.receive(queue, 1)
+    service = Service(store, clock)
+    service.watch(has_history=False)
+    service.lives = OutOfReach()  # type: ignore[assignment]
+    await service.start()
+    await asked.wait()  # who holds what is looked up there
+    async with asyncio.timeout(60):
+        await service.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -13,7 +14,7 @@ import msgspec
 from veil.core import limits
 from veil.core.clock import Clock, Trouble
 from veil.core.effect import HolderSign
-from veil.core.errors import VeilError
+from veil.core.errors import QueueMissing, VeilError
 from veil.core.lease import is_open
 from veil.core.message import Caller, StoredMessage
 from veil.core.queue import Queue
@@ -97,6 +98,7 @@ class Service:
         self.moves = MoveRunners(store, clock, self.turns, self.rules.type_attributes)
         self.looks = asyncio.Semaphore(LOOKS_AT_ONCE)
         self._background: set[asyncio.Task[Any]] = set()
+        self._restoring: asyncio.Task[None] | None = None
         # By other nodes; None: nobody has asked them yet.
         self._heard_elsewhere: list[HeardCallers] | None = None
         self._share_heard_ms = 0
@@ -134,7 +136,7 @@ class Service:
         if self.activity is not None:
             await self.activity.start()
         await self.moves.resume()
-        self.in_background(self._restore_holders())
+        self._restoring = self.in_background(self._restore_holders())
 
     async def stop(self) -> None:
         """Answer every long poll with nothing, leave move tasks to the next start, and close the store.
@@ -144,6 +146,8 @@ class Service:
         if self._stopped:
             return
         self._stopped = True
+        if self._restoring is not None:
+            self._restoring.cancel()  # a journal may be long, or out of reach
         self.waiting.close()
         if self.activity is not None:
             await self.activity.stop()
@@ -158,11 +162,12 @@ class Service:
             await self._share_heard(self.activity.attempts, is_over=True)
         await self.store.close()
 
-    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+    def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run the work to its end, also when nobody waits for it: `stop` does."""
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background_done)
+        return task
 
     def _background_done(self, task: asyncio.Task[Any]) -> None:
         self._background.discard(task)
@@ -176,18 +181,22 @@ class Service:
         if self.activity is None or self.lives is None or not self.lives.is_kept:
             return
         for queue in await self.store.all_queues():
-            left = (await self.store.counts(queue)).in_flight
-            held: dict[int, StoredMessage] = {}
-            after = 0
-            for _ in range(_PAGES_RESTORED if left else 0):
-                page = await self.store.peek(queue, after_seq=after, limit=_PAGE_RESTORED, bytes_max=1 << 20)
-                held |= {each.seq: each for each in page if is_open(each, self.clock.now_ms())}
-                if not page or len(held) >= left:
-                    break
-                after = page[-1].seq
-            if held:
-                for event in await self.lives.events(held.keys()):
-                    self.activity.attempts.restore(queue, held.get(event.seq), event)
+            with suppress(QueueMissing):  # deleted meanwhile
+                await self._restore_holders_of(queue, self.activity, self.lives)
+
+    async def _restore_holders_of(self, queue: Queue, activity: Activity, lives: JournalLookup) -> None:
+        left = (await self.store.counts(queue)).in_flight
+        held: dict[int, StoredMessage] = {}
+        after = 0
+        for _ in range(_PAGES_RESTORED if left else 0):
+            page = await self.store.peek(queue, after_seq=after, limit=_PAGE_RESTORED, bytes_max=1 << 20)
+            held |= {each.seq: each for each in page if is_open(each, self.clock.now_ms())}
+            if not page or len(held) >= left:
+                break
+            after = page[-1].seq
+        if held:
+            for event in await lives.events(held.keys()):
+                activity.attempts.restore(queue, held.get(event.seq), event)
 
     # ---- what becomes known of lapses, once a second
 
