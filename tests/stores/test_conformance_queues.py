@@ -20,6 +20,8 @@ from tests.stores.kit import (
 )
 from veil.core.errors import QueueDeletedRecently, QueueMissing, SettingRefused
 from veil.core.queue import QueueKey, QueueSettings, RedriveAllow
+from veil.stores.postgres import PostgresStore
+from veil.stores.sqlite import SqliteStore
 from veil.stores.store import Extension, QueueContent
 
 
@@ -242,3 +244,16 @@ async def test_an_id_is_not_used_again_after_its_queue_was_deleted_and_the_store
 
     store = await reopen()
     assert (await make_queue(store, "another")).id > queue.id
+
+
+async def test_names_that_may_be_taken_again_are_forgotten(store, clock, reopen):
+    for number in range(5):
+        await store.delete_queue(await make_queue(store, f"passing-{number}"))
+        clock.advance(seconds=30)
+        await store.settle()
+    # The last one or two may not be taken yet.
+    if isinstance(store, SqliteStore):
+        rests = store._connection.execute("SELECT count(*) FROM queue_rest").get
+    elif isinstance(store, PostgresStore):
+        [(rests,)] = await store._engine.ask("SELECT count(*) FROM veil.queue_rest", {})
+    assert 1 <= rests <= 2

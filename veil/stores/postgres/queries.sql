@@ -309,11 +309,13 @@ WHERE m.queue_id = %(queue)s AND m.seq = n.seq
   AND m.seq {IN_SPAN};
 
 -- name: reschedule_hidden
--- After an edit: retention counts anew, and where a delay is given it reaches the messages that wait.
+-- After an edit: retention counts anew, and where a delay is given it reaches the messages that wait. Those for which nothing changes
+-- are left as they are, which mostly are all.
 UPDATE veil.message m SET due_at_ms = n.due_ms, wake_at_ms = least(n.due_ms, (m.seq >> {COUNTER_BITS}) + %(retention_ms)s)
 FROM (SELECT seq, CASE WHEN state = {DELAYED} THEN coalesce((seq >> {COUNTER_BITS}) + %(delay_ms)s::bigint, due_at_ms) ELSE due_at_ms END AS due_ms
       FROM veil.message WHERE queue_id = %(queue)s AND state <> {VISIBLE}) n
-WHERE m.queue_id = %(queue)s AND m.seq = n.seq;
+WHERE m.queue_id = %(queue)s AND m.seq = n.seq
+  AND (m.due_at_ms, m.wake_at_ms) IS DISTINCT FROM (n.due_ms, least(n.due_ms, (m.seq >> {COUNTER_BITS}) + %(retention_ms)s));
 
 -- name: visible_anywhere
 SELECT queue_id, sum(visible)::bigint FROM veil.queue_count GROUP BY queue_id HAVING sum(visible) > 0;
@@ -322,7 +324,8 @@ SELECT queue_id, sum(visible)::bigint FROM veil.queue_count GROUP BY queue_id HA
 -- Whatever was kept until now; and queues: nodes learn of a deletion by its row, so that stays for a while.
 WITH d AS (DELETE FROM veil.deduplication WHERE until_ms <= %(now_ms)s),
      s AS (DELETE FROM veil.repeatable_send WHERE until_ms <= %(now_ms)s),
-     a AS (DELETE FROM veil.attempt WHERE until_ms <= %(now_ms)s)
+     a AS (DELETE FROM veil.attempt WHERE until_ms <= %(now_ms)s),
+     r AS (DELETE FROM veil.queue_rest WHERE deleted_at_ms <= %(rested_ms)s)
 DELETE FROM veil.queue WHERE deleted_at_ms < %(before_ms)s AND swept;
 
 -- ---- sweeping a purged or deleted queue

@@ -13,6 +13,7 @@ from veil.core.clock import Clock, Trouble
 from veil.core.errors import StoreError, VeilError
 from veil.core.event import NOBODY
 from veil.core.lease import STREAM_REST_MS, Deletion, HoldContent, HoldKey, HoldTally
+from veil.core.limits import REST_AFTER_DELETE_MS
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
 from veil.core.queue import MoveTask, Queue, QueueKey, ScanStep
 from veil.core.receipt import Receipt, ReceiptBook
@@ -475,5 +476,6 @@ class PostgresStore:
 
 
 async def _forget_old(tx: Transaction) -> None:
-    tx.later(Q.forget_old, {"now_ms": tx.now_ms, "before_ms": tx.now_ms - queues.TOMBSTONE_MS})
+    before = {"before_ms": tx.now_ms - queues.TOMBSTONE_MS, "rested_ms": tx.now_ms - REST_AFTER_DELETE_MS}
+    tx.later(Q.forget_old, {"now_ms": tx.now_ms, **before})
     tx.later(Q.forget_streams, {"before_ms": tx.now_ms - STREAM_REST_MS})

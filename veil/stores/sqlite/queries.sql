@@ -64,6 +64,9 @@ UPDATE queue SET deleted_at_ms = ?, deleted_by = ? WHERE id = ?;
 -- name: rest_name
 INSERT OR REPLACE INTO queue_rest (region, account, name, deleted_at_ms) VALUES (?, ?, ?, ?);
 
+-- name: forget_rests
+DELETE FROM queue_rest WHERE deleted_at_ms <= ?;
+
 -- name: rested_since
 SELECT deleted_at_ms FROM queue_rest WHERE region = ? AND account = ? AND name = ?;
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from veil.core.errors import PurgeInProgress, QueueDeletedRecently
+from veil.core.limits import REST_AFTER_DELETE_MS
 from veil.core.message import Caller
 from veil.core.queue import Queue, QueueKey
 from veil.stores.sql import decode_caller, encode_caller, encode_settings, encode_tags
@@ -56,6 +57,7 @@ def delete(db: Database, queue: Queue, caller: Caller) -> None:
     """Remove the queue from sight; what it has is swept afterwards, a chunk at a time."""
     state, now_ms = db.state_of(queue), db.clock.now_ms()
     db.execute(Q.mark_queue_deleted, (now_ms, encode_caller(caller), queue.id))
+    db.execute(Q.forget_rests, (now_ms - REST_AFTER_DELETE_MS,))
     db.execute(Q.rest_name, (*state.queue.key, now_ms))
     db.drop(state)
 
