@@ -7,16 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Veil
-from tests.postgres_kit import drop_database, new_database, why_no_postgres
+from tests.postgres_kit import PASSWORD, drop_database, new_database, why_no_postgres, with_password
 from veil.testing import VeilServer
 
 pytestmark = pytest.mark.skipif(why_no_postgres() is not None, reason=str(why_no_postgres()))
-PASSWORD = "hunter2"
-
-
-def with_password(dsn: str) -> str:
-    """The same DSN with a password in it, which our server does not ask for."""
-    return dsn.replace("veil@", f"veil:{PASSWORD}@", 1)
 
 
 @pytest.fixture

@@ -164,6 +164,13 @@ def numbered(events: Iterable[JournalEvent], *, first_row: int = 1) -> list[Jour
     return [replace(event, position=row << 20) for row, event in enumerate(events, first_row)]
 
 
+def story(number: int) -> list[JournalEvent]:
+    """The events of a message that was received and deleted, in outbox rows of its own: those of other numbers differ."""
+    t = START_MS
+    told = journal_of(a_message(t, counter=number).received(t + S).deleted(t + (number + 2) * S))
+    return numbered(told, first_row=3 * number + 1)
+
+
 def write_segment_of(
     place: Storage,
     events: Sequence[JournalEvent],

@@ -8,13 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.pipeline.journal_kit import (
-    START_MS,
-    JournalEvent,
-    S,
-    a_message,
-    journal_of,
     no_spark,
-    numbered,
+    story,
     write_segment_of,
 )
 from tests.pipeline.lifecycle_model import model_tables
@@ -26,13 +21,6 @@ from veil.pipeline.lifecycles.store import NAME, TablesRefused, load_manifest, r
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-T = START_MS
-
-
-def story(number: int) -> list[JournalEvent]:
-    told = journal_of(a_message(T, counter=number).received(T + S).deleted(T + (number + 2) * S))
-    return numbered(told, first_row=3 * number + 1)
 
 
 def test_broken_segments_are_set_aside_by_name_and_worked_in_once_they_are_whole(

@@ -7,13 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.pipeline.journal_kit import (
-    START_MS,
-    JournalEvent,
-    S,
-    a_message,
-    journal_of,
     no_spark,
-    numbered,
+    story,
     write_segment_of,
 )
 from tests.pipeline.lifecycle_model import model_tables
@@ -22,13 +17,6 @@ from tests.waiting import until
 from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.lock import TablesBusy, only_run
 from veil.pipeline.lifecycles.run import LifecyclesRun, follow_lifecycles, run_lifecycles
-
-T = START_MS
-
-
-def story(number: int) -> list[JournalEvent]:
-    told = journal_of(a_message(T, counter=number).received(T + S).deleted(T + (number + 2) * S))
-    return numbered(told, first_row=3 * number + 1)
 
 
 def test_following_and_running_by_hand_may_be_mixed(journal_place: Storage, tables_place: Storage) -> None:

@@ -18,6 +18,7 @@ import pytest
 from tests.faults.server_process import ServerProcess
 from tests.forked_veil import start_veil
 from tests.journal.kit import events_of
+from tests.postgres_kit import PASSWORD, with_password
 from tests.postgres_server import PostgresServer, why_no_server
 from tests.waiting import until
 from veil.journal.segments import list_segments
@@ -25,7 +26,6 @@ from veil.journal.storage import Storage
 
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("VEIL_", "AWS_", "PG"))}
 VEIL = [sys.executable, "-m", "veil.cli.main"]
-PASSWORD = "hunter2"
 
 
 class Node(ServerProcess):
@@ -54,11 +54,6 @@ class Node(ServerProcess):
 
     def until(self, path: str, status: int) -> None:
         until(lambda: self.get(path)[0] == status, f"{path} was never answered with {status}")
-
-
-def with_password(dsn: str) -> str:
-    """The same DSN with a password in it, which our server does not ask for."""
-    return dsn.replace("veil@", f"veil:{PASSWORD}@", 1)
 
 
 def refused(dsn: str, cwd: Path, *before: str) -> tuple[int, str]:

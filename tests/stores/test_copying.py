@@ -76,11 +76,6 @@ def store_at(place: Place, clock: Clock, **given: Any) -> Store:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def places(tmp_path: Path) -> Iterator[Callable[[str], Place]]:
     """New places of stores, by kind."""
     made: list[str] = []

@@ -35,11 +35,6 @@ async def two_nodes(dsn: str, clock: ManualClock) -> AsyncIterator[tuple[Postgre
         await here.close()
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 async def let_duties_lapse(dsn: str) -> None:
     """The nodes that have duties do not ask for them in time; their time is the database's, so it is set back there."""
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:

@@ -7,9 +7,16 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.wire.kit import Wire
+from tests.wire.smq_kit import SmqWire
 
 
 @pytest.fixture
 async def wire() -> AsyncIterator[Wire]:
     async with Wire() as made:
+        yield made
+
+
+@pytest.fixture
+async def smq() -> AsyncIterator[SmqWire]:
+    async with SmqWire() as made:
         yield made

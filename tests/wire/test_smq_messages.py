@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.service.kit import until
 from tests.wire.smq_kit import SmqWire, fields, xml
 from veil.core.limits import VISIBILITY_MAX_S
-
-
-@pytest.fixture
-async def smq() -> AsyncIterator[SmqWire]:
-    async with SmqWire() as made:
-        yield made
-
 
 GONE = "404 MessageNotExist"
 

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from tests.wire.smq_kit import HOST, SmqWire, fields, xml
-
-
-@pytest.fixture
-async def smq() -> AsyncIterator[SmqWire]:
-    async with SmqWire() as made:
-        yield made
-
 
 EVERY = {
     "VisibilityTimeout": "43200",
