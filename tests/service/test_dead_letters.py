@@ -7,7 +7,6 @@ import pytest
 from tests.service.kit import Desk, open_desk
 from tests.stores.kit import redrive_to
 from veil.core.clock import ManualClock
-from veil.core.errors import ReceiptInvalid
 from veil.service.service import Service
 
 
@@ -37,23 +36,6 @@ async def test_it_moves_when_a_receive_would_exceed_the_maximum_and_not_before(
     assert fragile.tally("dead_lettered") == 1
 
 
-async def test_the_receive_goes_on_to_the_next_message(fragile: Desk, dead: Desk) -> None:
-    await fragile.send("poison")
-    for _ in range(2):
-        await fragile.release(fragile.receipt(await fragile.receive_one()))
-    await fragile.send("good")
-    assert await fragile.bodies(count=1) == ["good"]
-    assert await dead.bodies() == ["poison"]
-
-
-async def test_looks_with_a_timeout_of_zero_count_towards_the_maximum(fragile: Desk, dead: Desk) -> None:
-    await fragile.send()
-    for _ in range(2):
-        await fragile.receive_one(visibility_s=0)
-    assert await fragile.receive(visibility_s=0) == []
-    assert len(await dead.receive()) == 1
-
-
 async def test_a_receiver_waiting_at_the_dead_letters_is_woken(fragile: Desk, dead: Desk) -> None:
     poll = await dead.poll()
     await fragile.send("poison")
@@ -61,13 +43,3 @@ async def test_a_receiver_waiting_at_the_dead_letters_is_woken(fragile: Desk, de
         await fragile.receive_one(visibility_s=0)
     await fragile.receive()
     assert [message.body for message in await poll] == ["poison"]
-
-
-async def test_receipts_of_the_source_are_void_in_the_dead_letters(fragile: Desk, dead: Desk) -> None:
-    await fragile.send()
-    await fragile.receive_one(visibility_s=0)
-    old = fragile.receipt(await fragile.receive_one(visibility_s=0))
-    await fragile.receive()
-    assert isinstance(await dead.delete(old), ReceiptInvalid)
-    assert await fragile.delete(old) is None
-    assert len(await dead.receive()) == 1

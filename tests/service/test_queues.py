@@ -235,16 +235,6 @@ async def test_creating_again_does_not_ask_whether_the_dead_letter_queue_still_e
     assert await create(service, "q", redrive=redrive_to("dead", 3)) == queue
 
 
-async def test_the_sources_of_dead_letters_are_listed(service: Service) -> None:
-    dead = await create(service, "dead")
-    for name in ("b", "a", "c"):
-        await create(service, name, redrive=redrive_to("dead", 3))
-    assert [queue.name for queue in await service.store.dead_letter_sources(dead.key)] == ["a", "b", "c"]
-    assert [
-        queue.name for queue in await service.store.dead_letter_sources(dead.key, after="a", limit=1)
-    ] == ["b"]
-
-
 # ---- policies and permissions
 
 
@@ -294,16 +284,6 @@ async def test_too_many_tags_change_nothing(service: Service) -> None:
 
 
 # ---- listing, deleting, purging
-
-
-async def test_queues_are_listed_by_prefix_and_page(service: Service) -> None:
-    for name in ("b1", "a2", "a1"):
-        await create(service, name)
-    assert [queue.name for queue in await service.store.list_queues(REGION, ACCOUNT)] == ["a1", "a2", "b1"]
-    assert [q.name for q in await service.store.list_queues(REGION, ACCOUNT, prefix="a", after="a1")] == [
-        "a2"
-    ]
-    assert await service.store.list_queues("us-east-1", ACCOUNT) == []
 
 
 async def test_a_deleted_queue_is_gone_and_its_name_rests_for_a_minute(

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from tests.service.kit import Desk, open_desk
 from veil.core.clock import ManualClock
-from veil.core.errors import MessageGone, ReceiptExpired, ReceiptInvalid
+from veil.core.errors import MessageGone, ReceiptInvalid
 from veil.core.receipt import ReceiptBook
 from veil.service.messages import delete, extend_lease, purge
 from veil.service.service import Service
-
-
-async def test_the_current_receipt_deletes_for_good(orders: Desk, clock: ManualClock) -> None:
-    await orders.send()
-    assert await orders.delete(orders.receipt(await orders.receive_one())) is None
-    clock.advance(seconds=3600)
-    assert await orders.receive() == []
-    assert orders.tally("deleted") == 1
 
 
 async def test_deleting_again_succeeds_and_counts_once(orders: Desk) -> None:
@@ -23,26 +15,6 @@ async def test_deleting_again_succeeds_and_counts_once(orders: Desk) -> None:
     receipt = orders.receipt(await orders.receive_one())
     assert [await orders.delete(receipt), await orders.delete(receipt)] == [None, None]
     assert orders.tally("deleted") == 1
-
-
-async def test_a_lapsed_receipt_still_deletes_while_nobody_else_holds_the_message(
-    orders: Desk, clock: ManualClock
-) -> None:
-    await orders.send()
-    receipt = orders.receipt(await orders.receive_one())
-    clock.advance(seconds=31)
-    assert await orders.delete(receipt) is None
-    assert await orders.counts() == (0, 0, 0)
-
-
-async def test_a_lapsed_receipt_can_still_extend_while_nobody_else_holds_the_message(
-    orders: Desk, clock: ManualClock
-) -> None:
-    await orders.send()
-    receipt = orders.receipt(await orders.receive_one())
-    clock.advance(seconds=31)
-    assert await orders.extend(receipt, 60) is None
-    assert await orders.receive() == []
 
 
 async def test_a_late_delete_does_not_take_the_message_from_its_present_holder(
@@ -67,34 +39,6 @@ async def test_a_late_release_does_not_take_the_message_from_its_present_holder(
     assert isinstance(await orders.release(stalled), MessageGone)
     assert await orders.receive() == []
     assert (orders.tally("released"), orders.tally("stale_receipt")) == (0, 1)
-
-
-async def test_a_late_extension_does_not_move_the_present_holders_deadline(
-    orders: Desk, clock: ManualClock
-) -> None:
-    await orders.send()
-    stalled = orders.receipt(await orders.receive_one())
-    clock.advance(seconds=31)
-    await orders.receive_one()
-    assert isinstance(await orders.extend(stalled, 3600), MessageGone)
-    clock.advance(seconds=30)
-    assert len(await orders.receive()) == 1
-
-
-async def test_a_fifo_receipt_ends_with_its_lease(steps: Desk, clock: ManualClock) -> None:
-    await steps.send_all("a", group="g")
-    receipt = steps.receipt(await steps.receive_one())
-    clock.advance(seconds=31)
-    assert isinstance(await steps.delete(receipt), ReceiptExpired)
-    assert isinstance(await steps.extend(receipt, 10), ReceiptExpired)
-    assert await steps.bodies() == ["a"]
-
-
-async def test_the_visibility_of_a_deleted_message_cannot_change(orders: Desk) -> None:
-    await orders.send()
-    receipt = orders.receipt(await orders.receive_one())
-    await orders.delete(receipt)
-    assert isinstance(await orders.extend(receipt, 10), MessageGone)
 
 
 async def test_another_queues_receipt_is_refused(orders: Desk, service: Service) -> None:

@@ -4,27 +4,7 @@ from __future__ import annotations
 
 from tests.service.kit import Desk, open_desk, quiet
 from veil.core.clock import ManualClock
-from veil.core.errors import VisibilityTooLong
 from veil.service.service import Service
-
-HOUR_S = 3600
-
-
-async def test_a_received_message_is_hidden_from_every_receiver_until_its_deadline(
-    orders: Desk, clock: ManualClock
-) -> None:
-    await orders.send("a")
-    await orders.receive_one(visibility_s=10)
-    clock.advance(9_999)
-    assert await orders.receive() == []
-    clock.advance(1)
-    assert await orders.bodies() == ["a"]
-
-
-async def test_it_is_hidden_from_its_own_receiver_too(orders: Desk) -> None:
-    await orders.send("a")
-    assert await orders.bodies() == ["a"]
-    assert await orders.bodies() == []
 
 
 async def test_the_window_is_thirty_seconds_unless_somebody_says_otherwise(
@@ -50,13 +30,6 @@ async def test_the_queues_own_timeout_is_used_when_the_receive_names_none(
     assert len(await desk.receive()) == 1
 
 
-async def test_a_receives_own_timeout_beats_the_queues(orders: Desk, clock: ManualClock) -> None:
-    await orders.send()
-    await orders.receive_one(visibility_s=2)
-    clock.advance(seconds=2)
-    assert len(await orders.receive()) == 1
-
-
 async def test_changing_the_queues_timeout_does_not_touch_open_windows(
     orders: Desk, clock: ManualClock
 ) -> None:
@@ -68,50 +41,6 @@ async def test_changing_the_queues_timeout_does_not_touch_open_windows(
     clock.advance(seconds=1)
     await orders.receive_one()
     clock.advance(seconds=5)
-    assert len(await orders.receive()) == 1
-
-
-async def test_an_extension_overwrites_the_deadline_and_counts_from_the_call(
-    orders: Desk, clock: ManualClock
-) -> None:
-    await orders.send()
-    receipt = orders.receipt(await orders.receive_one(visibility_s=30))
-    clock.advance(seconds=20)
-    assert await orders.extend(receipt, 5) is None  # 25 s after the receive, not 35
-    clock.advance(4_999)
-    assert await orders.receive() == []
-    clock.advance(1)
-    assert len(await orders.receive()) == 1
-
-
-async def test_an_extension_is_not_remembered_by_the_next_receive(orders: Desk, clock: ManualClock) -> None:
-    await orders.send()
-    await orders.extend(orders.receipt(await orders.receive_one()), 600)
-    clock.advance(seconds=600)
-    await orders.receive_one()
-    clock.advance(seconds=30)
-    assert len(await orders.receive()) == 1
-
-
-async def test_renewals_end_twelve_hours_after_the_receive(orders: Desk, clock: ManualClock) -> None:
-    await orders.send()
-    receipt = orders.receipt(await orders.receive_one(visibility_s=6 * HOUR_S))
-    clock.advance(seconds=5 * HOUR_S)
-    assert isinstance(await orders.extend(receipt, 7 * HOUR_S + 1), VisibilityTooLong)
-    assert await orders.extend(receipt, 7 * HOUR_S) is None
-    clock.advance(seconds=7 * HOUR_S - 1)
-    assert isinstance(await orders.extend(receipt, 2), VisibilityTooLong)
-    assert await orders.receive() == []
-    clock.advance(seconds=1)
-    assert len(await orders.receive()) == 1
-
-
-async def test_a_refused_extension_leaves_the_window_as_it_was(orders: Desk, clock: ManualClock) -> None:
-    await orders.send()
-    receipt = orders.receipt(await orders.receive_one(visibility_s=30))
-    clock.advance(seconds=10)
-    assert isinstance(await orders.extend(receipt, 12 * HOUR_S), VisibilityTooLong)
-    clock.advance(seconds=20)
     assert len(await orders.receive()) == 1
 
 
@@ -135,12 +64,6 @@ async def test_it_comes_back_at_its_old_place_with_a_higher_count_and_a_new_rece
     assert (first.receive_count, again.receive_count) == (1, 2)
     assert orders.receipt(again) != orders.receipt(first)
     assert again.first_received_wall_ms == first.first_received_wall_ms
-
-
-async def test_a_timeout_of_zero_is_a_look_that_counts(orders: Desk) -> None:
-    await orders.send()
-    assert (await orders.receive_one(visibility_s=0)).receive_count == 1
-    assert (await orders.receive_one(visibility_s=0)).receive_count == 2
 
 
 async def test_peeking_neither_counts_nor_hides(orders: Desk) -> None:
