@@ -230,8 +230,9 @@ def test_fifo_takes_no_delay_but_zero() -> None:
 
 def test_standard_takes_a_group_and_no_deduplication_id() -> None:
     check_draft(Draft("b", group="g"), STANDARD)
-    with pytest.raises(NotForQueueType):
+    with pytest.raises(NotForQueueType) as refusal:
         check_draft(Draft("b", deduplication_id="d"), STANDARD)
+    assert (refusal.value.parameter, refusal.value.queue_type) == ("MessageDeduplicationId", "standard")
 
 
 @pytest.mark.parametrize("value", ["a", "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~", "x" * 128])

@@ -57,13 +57,6 @@ async def test_a_batch_of_nothing_good_leaves_the_store_alone(orders: Desk) -> N
         await orders.send()
 
 
-async def test_the_queues_own_maximum_size_holds(service: Service) -> None:
-    desk = await open_desk(service, "small", message_bytes_max=1024)
-    await desk.send("x" * 1024)
-    with pytest.raises(BodyTooLong):
-        await desk.send("x" * 1025)
-
-
 async def test_a_messages_delay_beats_the_queues_zero_included(service: Service, clock: ManualClock) -> None:
     desk = await open_desk(service, "late", delay_s=10)
     await desk.send("own", delay_s=5)
@@ -74,12 +67,6 @@ async def test_a_messages_delay_beats_the_queues_zero_included(service: Service,
     assert await desk.bodies() == ["own"]
     clock.advance(seconds=5)
     assert await desk.bodies() == ["queue"]
-
-
-async def test_a_deduplication_id_is_not_for_standard_queues(orders: Desk) -> None:
-    with pytest.raises(NotForQueueType) as refusal:
-        await orders.send(deduplication_id="d")
-    assert (refusal.value.parameter, refusal.value.queue_type) == ("MessageDeduplicationId", "standard")
 
 
 async def test_a_fifo_message_needs_a_group_or_the_whole_call_fails(steps: Desk) -> None:

@@ -42,6 +42,7 @@ from veil.pipeline.lifecycles.lives import lives, rows_as_events
 from veil.pipeline.lifecycles.store import GENERATION, TROUBLES_MAX, Hour, Manifest, spark_set
 from veil.pipeline.lifecycles.sums import added_up, sums_of, without_empty
 from veil.pipeline.lifecycles.tables import (
+    DAY_MS,
     DAYS,
     HOUR_MS,
     HOURS,
@@ -161,7 +162,7 @@ class GenerationWork:
         if together.num_rows:
             now = dict(zip(LIVES, lives(together, self.newest_ms), strict=True))
             for kind, found in (("gained", now), ("lost", before)):
-                for day, sums in _by_part(sums_of(found["leases"], found["messages"]), _DAY):
+                for day, sums in _by_part(sums_of(found["leases"], found["messages"]), DAY_MS):
                     yield StageRow(self.days.index(day), kind, packed(sums))
             for name in LIVES:
                 for part, found in _by_part(now[name], HOUR_MS):
@@ -494,7 +495,6 @@ def _in_task(stage: Stage) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
 
 # ---- parts of tables
 
-_DAY: Final = 24 * HOUR_MS
 _encode = msgspec.json.encode
 
 

@@ -39,15 +39,17 @@ OUTCOME: Final = {
     "open": "messages_open",
 }
 
-LEASES: Final = """
-    hour             timestamp  not null,
-    region           string     not null,
-    account          string     not null,
-    queue            string     not null,
-    seq              bigint     not null,
-    message_id       string,
-    message_type     string,
-    body_bytes       int,
+# What both tables say of the message.
+_MESSAGE: Final = """
+    hour              timestamp  not null,
+    region            string     not null,
+    account           string     not null,
+    queue             string     not null,
+    seq               bigint     not null,
+    message_id        string,
+    message_type      string,
+    body_bytes        int,"""
+LEASES: Final = f"""{_MESSAGE}
     delivery         int        not null,
     receive_count    int,
     received_at      timestamp,
@@ -81,15 +83,7 @@ LEASES: Final = """
 # recovery_ms    for a lease that lapsed without overrun or failure and was received again: from the holder's last sign of life
 #                (receive or extension) to that receive.
 
-MESSAGES: Final = """
-    hour              timestamp  not null,
-    region            string     not null,
-    account           string     not null,
-    queue             string     not null,
-    seq               bigint     not null,
-    message_id        string,
-    message_type      string,
-    body_bytes        int,
+MESSAGES: Final = f"""{_MESSAGE}
     sent_at           timestamp,
     available_at      timestamp,
     first_received_at timestamp,
@@ -241,7 +235,7 @@ HOURS: Final = "queue_hours"
 DAYS: Final = "queue_days"
 MONTHS: Final = "queue_months"
 HOURS_A_DAY: Final = 24
-_DAY_MS: Final = HOUR_MS * HOURS_A_DAY
+DAY_MS: Final = HOUR_MS * HOURS_A_DAY
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 
 
@@ -263,15 +257,15 @@ def day_number(day: date) -> int:
 
 def instant_of(day: int) -> datetime:
     """When a day begins."""
-    return datetime.fromtimestamp(day * _DAY_MS / 1000, UTC)
+    return datetime.fromtimestamp(day * DAY_MS / 1000, UTC)
 
 
 def begin_of_day_ms(hour_ms: int) -> int:
     """When the day of an instant begins, in milliseconds since 1970."""
-    return hour_ms // _DAY_MS * _DAY_MS
+    return hour_ms // DAY_MS * DAY_MS
 
 
 def begin_of_month_ms(hour_ms: int) -> int:
     """When the month of an instant begins, in milliseconds since 1970."""
-    first = date.fromordinal(_EPOCH + hour_ms // _DAY_MS).replace(day=1)
-    return day_number(first) * _DAY_MS
+    first = date.fromordinal(_EPOCH + hour_ms // DAY_MS).replace(day=1)
+    return day_number(first) * DAY_MS
