@@ -200,6 +200,8 @@ def test_the_systemd_unit_is_one_and_leaves_the_server_little_room(tmp_path: Pat
     unit = tmp_path / "veil.service"
     text = (DEPLOY / "veil.service").read_text()
     unit.write_text(text.replace("/opt/veil/bin/veil", str(Path(sys.executable).with_name("veil"))))
+    # Or systemd would give it up for good after five starts that failed, within ten seconds.
+    assert "\nStartLimitIntervalSec=0\n" in text and "\nRestart=on-failure\n" in text
     assert run(tool("systemd-analyze"), "verify", unit) == ""
     exposure = run(tool("systemd-analyze"), "security", "--offline=true", "--threshold=20", unit)
     assert "Overall exposure level" in exposure
