@@ -209,7 +209,7 @@ def test_a_message_for_a_fifo_queue_needs_a_group_in_the_commands_own_words(veil
 def test_no_queue_of_a_prefix_is_not_no_queue_at_all(veil: Veil) -> None:
     assert "create one" in veil("queue", "ls").err
     veil("queue", "create", "orders")
-    assert veil("queue", "ls", "zzz").err == "no queue's name begins with 'zzz'\n"
+    assert veil("queue", "ls", "zzz").err == "no queue's name begins with 'zzz' in us-east-1\n"
 
 
 def test_peek_chooses_by_state_and_text_and_cuts_no_body(veil: Veil) -> None:

@@ -250,4 +250,4 @@ def test_a_line_that_is_refused_is_named_and_the_others_are_sent(orders: Veil, t
     lines.write_text("good\nbad \x01\nalso good")
     ran = orders("msg", "send", "orders", "--lines", str(lines))
     assert ran.code == 1
-    assert "2 of 3 messages sent" in ran.err and "1 messages were refused; the first is line 2" in ran.err
+    assert "2 of 3 messages sent" in ran.err and "1 message was refused; the first is line 2" in ran.err

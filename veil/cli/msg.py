@@ -30,7 +30,7 @@ from veil.cli.options import (
 from veil.cli.output import inert, one_line, progress_bar, say, say_json, show_list, talk, tell
 from veil.client.api import ApiError
 from veil.core import limits
-from veil.words import iso
+from veil.words import iso, plural
 
 if TYPE_CHECKING:
     from veil.client.blocking import Answer, BlockingClient
@@ -276,7 +276,9 @@ def _send_lines(client: BlockingClient, queue: str, name: str, parameters: Messa
         say_json({"sent": sent, "refused": len(refused)})
     talk(f"{queue}: {sent:,} of {len(bodies):,} messages sent")
     if refused:
-        raise CommandFailed(f"{len(refused):,} messages were refused; the first is {refused[0]}")
+        raise CommandFailed(
+            f"{plural(len(refused), 'message was', 'messages were')} refused; the first is {refused[0]}"
+        )
 
 
 @msg_app.command("receive", epilog="Example: veil msg receive orders --max 10 --wait 20 --json")

@@ -228,9 +228,10 @@ def ls(
         for name, attributes in client.each_queue(prefix)
     ]
     columns = ["queue", "visible", "in progress", "retrying", "delayed", "visibility", "dead letters"]
-    otherwise = "there are no queues; create one with: veil queue create NAME"
+    # With the region: it may come from a profile that was made for something else.
+    otherwise = f"there are no queues in {client.target.region}; create one with: veil queue create NAME"
     if prefix:
-        otherwise = f"no queue's name begins with {prefix!r}"
+        otherwise = f"no queue's name begins with {prefix!r} in {client.target.region}"
     show_list(queues, columns, _row, as_json=as_json, right=columns[1:6], otherwise=otherwise)
 
 

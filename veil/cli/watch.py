@@ -64,7 +64,8 @@ def top(
                 break
             time.sleep(every)
     if not now:
-        talk("there are no queues" + (f" whose names begin with {prefix!r}" if prefix else ""))
+        named = f" whose names begin with {prefix!r}" if prefix else ""
+        talk(f"there are no queues{named} in {client.target.region}")
 
 
 def _top(queue: Mapping[str, Any], before: Mapping[str, Any] | None, elapsed_s: float) -> dict[str, Any]:
