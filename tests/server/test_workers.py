@@ -24,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.faults.server_process import command_of
 from tests.server.test_serve import CLEAN, SICK_DISK, Server, refused, served_in
 from tests.server.test_serve import serve as serve  # a fixture
+from tests.signing import sign
 from tests.waiting import PATIENCE_S, until
 
 
@@ -441,8 +442,9 @@ def test_a_worker_that_hangs_costs_no_holder_its_lease_and_is_replaced(crew, cli
     assert other.in_flight() == 1
 
 
-def hold_up(place: Path, but: set[int]) -> None:
-    """Stop the next worker of a server in this folder before it serves, for longer than a lease of 4 s and its grace last."""
+@contextmanager
+def held_up(place: Path, but: set[int]) -> Iterator[None]:
+    """Stop the next worker of a server in this folder before it serves."""
     found: list[int] = []
 
     def is_there() -> bool:
@@ -457,8 +459,43 @@ def hold_up(place: Path, but: set[int]) -> None:
 
     until(is_there)
     os.kill(found[0], signal.SIGSTOP)
-    time.sleep(7)
+    yield
     os.kill(found[0], signal.SIGCONT)
+
+
+def hold_up(place: Path, but: set[int]) -> None:
+    """The same for longer than a lease of 4 s and its grace last."""
+    with held_up(place, but):
+        time.sleep(7)
+
+
+def test_a_worker_that_starts_while_keys_change_knows_the_new_ones(serve, closing_all, tmp_path: Path):
+    keys = tmp_path / "keys"
+    keys.touch(0o600)
+    keys.write_text("AKIA1:hunter2:111111111111\n")
+    crew = Crew(serve("--workers", "1", "--keys-file", "keys"), closing_all)
+    server = crew.server
+
+    def outcome(secret: str) -> int:
+        body, host = b"{}", f"{server.host}:{server.port}"
+        headers = {"x-amz-target": "AmazonSQS.ListQueues"}
+        signed = sign(
+            method="POST", host=host, path="/", headers=headers, body=body, key_id="AKIA1", secret=secret,
+            region="us-east-1", now_ms=time.time_ns() // 1_000_000,
+        )  # fmt: skip
+        with closing(http.client.HTTPConnection(server.host, server.port, timeout=PATIENCE_S)) as connection:
+            connection.request("POST", "/", body, headers | signed)
+            return connection.getresponse().status
+
+    assert (outcome("hunter2"), outcome("fresh")) == (200, 403)
+    [worker] = crew.workers()
+    os.kill(worker, signal.SIGKILL)
+    with held_up(tmp_path, {worker}):
+        keys.write_text("AKIA1:fresh:111111111111\n")
+        server.process.send_signal(signal.SIGHUP)
+        while "SIGHUP" not in server.stderr.readline():
+            pass
+    assert (outcome("hunter2"), outcome("fresh")) == (403, 200)
 
 
 def test_no_lease_lapses_while_there_is_no_worker_to_take_its_renewal(serve, closing_all, tmp_path: Path):

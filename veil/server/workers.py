@@ -296,9 +296,9 @@ class Workers:
             except OSError as problem:
                 raise WorkersFailed(f"a worker cannot be started: {problem.strerror}") from None
         assert process.stdin is not None
-        store = self._service.store
+        store, told = self._service.store, dict(self._keys)
         brief = Briefing(
-            self._settings, self._keys, self._clock, store.receipts, store.store_id, place, self._settings.workers,
+            self._settings, told, self._clock, store.receipts, store.store_id, place, self._settings.workers,
             self.connections_max, self.refused_max, *fds,
         )  # fmt: skip
         process.stdin.write(pickle.dumps(brief))
@@ -325,6 +325,8 @@ class Workers:
             _kill(process)
             raise WorkersFailed(f"a worker did not start (exit {await process.wait()})") from None
         self._ready[place] = worker
+        if told != self._keys:  # another key may have been taken away while it started
+            await self._ask(worker, "reload", list(self._keys.values()))
         self.watch()
 
     def _replace(self, worker: _WorkerProcess) -> None:
