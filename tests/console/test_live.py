@@ -94,6 +94,23 @@ async def test_it_ends_when_there_is_nothing_more_to_see():
         await anext(stream)
 
 
+async def test_who_comes_after_a_failure_sees_the_page_move_although_a_slow_reader_has_not_heard_of_it():
+    scene = Scene()
+    slow = await scene.look()
+    await anext(slow)
+    scene.problem = QueueMissing("orders")
+    await scene.second()
+    scene.problem = None
+    stream = await scene.look()
+    await scene.second()
+    assert told(await anext(stream))[1]["html"]["number"] == "0"
+    scene.number = 1
+    await scene.second()
+    assert told(await anext(stream))[1]["html"] == {"number": "1"}
+    assert told(await anext(slow))[0] == "gone"
+    await stream.aclose()  # type: ignore[attr-defined]
+
+
 async def test_it_ends_with_the_session():
     scene = Scene()
     stream = await scene.look()

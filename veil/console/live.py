@@ -121,7 +121,8 @@ class Live:
             return
         reader = _Reader()
         view = self._views.get(key)
-        if view is None:
+        # One whose drawing has failed is only left to those whom it has not told of that yet.
+        if view is None or (view.task is not None and view.task.done()):
             view = self._views[key] = _View()
         view.readers.add(reader)
         reader.pending.update(view.shown)
