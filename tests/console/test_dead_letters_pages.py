@@ -295,6 +295,24 @@ def test_a_letter_is_edited_and_sent_again(server: VeilServer, sqs: Any, open_pa
     assert visible(sqs, dead) == 0
 
 
+def test_an_attribute_of_several_lines_survives_an_edit_of_the_body(
+    server: VeilServer, sqs: Any, open_page: OpenPage
+):
+    orders, dead = queues(sqs)
+    given_up(sqs, dead, 1, note="first\nsecond\r\nthird")
+    page = open_page(server.endpoint_url + ORDERS_DEAD)
+    page.get_by_role("link", name="Edit and resend").click()
+    page.get_by_label("Body").fill("mended")
+    page.get_by_role("button", name="Show the change").click()
+    changed = page.locator("table.differences tbody tr")
+    assert changed.locator("th").all_inner_texts() == ["Queue", "Body"]
+    page.get_by_role("button", name="Send to orders").click()
+    page.wait_for_selector(".notice")
+    (message,) = sqs.receive_message(QueueUrl=orders, MessageAttributeNames=["All"])["Messages"]
+    assert message["Body"] == "mended"
+    assert message["MessageAttributes"]["note"]["StringValue"] == "first\nsecond\r\nthird"
+
+
 def test_what_the_queue_would_refuse_is_refused_and_the_letter_stays(
     server: VeilServer, sqs: Any, open_page: OpenPage
 ):

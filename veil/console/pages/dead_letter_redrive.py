@@ -341,7 +341,16 @@ def _attributes(letter: Letter, rows: list[AttributeRow]) -> dict[str, MessageAt
     """What was filled in, and what people do not edit."""
     before = with_room_for_mark(letter.message) or letter.message.attributes or {}
     kept = {name: each for name, each in before.items() if not _is_editable(name, each)}
-    return {name: MessageAttribute(data_type or "String", value) for name, data_type, value in rows} | kept
+    filled = {name: MessageAttribute(data_type or "String", value) for name, data_type, value in rows}
+    for name, each in filled.items():
+        old = before.get(name)
+        if old is not None and each == old._replace(value=_on_one_line(old.value)):
+            filled[name] = old  # a field of one line has no line breaks; that is no edit
+    return filled | kept
+
+
+def _on_one_line(value: str | bytes) -> str | bytes:
+    return value.replace("\r", "").replace("\n", "") if isinstance(value, str) else value
 
 
 def _differences(letter: Letter, body: str, attributes: Mapping[str, MessageAttribute]) -> list[Difference]:
