@@ -247,7 +247,14 @@ def test_each_line_of_a_file_is_a_message_of_its_own(orders: Veil, tmp_path: Pat
 
 def test_a_line_that_is_refused_is_named_and_the_others_are_sent(orders: Veil, tmp_path: Path) -> None:
     lines = tmp_path / "lines"
-    lines.write_text("good\nbad \x01\nalso good")
+    lines.write_text("good\n\n\nbad \x01\nalso good")
     ran = orders("msg", "send", "orders", "--lines", str(lines))
     assert ran.code == 1
-    assert "2 of 3 messages sent" in ran.err and "1 message was refused; the first is line 2" in ran.err
+    assert "2 of 3 messages sent" in ran.err and "1 message was refused; the first is line 4" in ran.err
+
+
+def test_lines_that_are_too_long_for_one_request_go_in_several(orders: Veil, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text("".join(f"{number}{'x' * 200_000}\n" for number in range(12)))
+    ran = orders("msg", "send", "orders", "--lines", str(lines), "--attribute", "kind=new", "--json")
+    assert (ran.code, ran.object) == (0, {"sent": 12, "refused": 0})

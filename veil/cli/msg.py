@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -252,26 +253,23 @@ def send(
 
 
 def _send_lines(client: BlockingClient, queue: str, name: str, parameters: Message, *, as_json: bool) -> None:
-    """Send each line that is not blank, ten to a request; raises CommandFailed with how many went before a failure."""
-    bodies = [line for line in _text_of(name, "--lines").split("\n") if line.strip()]
-    url, sent, refused = client.queue_url(queue), 0, list[str]()
+    """Send each line that is not blank, as many to a request as it takes; raises CommandFailed with how many went before a
+    failure."""
+    lines = enumerate(_text_of(name, "--lines").split("\n"), 1)
+    bodies = [(number, line.removesuffix("\r")) for number, line in lines if line.strip()]
+    url, done, sent, refused = client.queue_url(queue), 0, 0, list[str]()
     with progress_bar(f"send to {queue}") as bar:
-        for first in range(0, len(bodies), limits.BATCH_ENTRIES_MAX):
-            entries = [
-                {"Id": str(first + number), "MessageBody": body.removesuffix("\r"), **parameters}
-                for number, body in enumerate(bodies[first : first + limits.BATCH_ENTRIES_MAX])
-            ]
+        for batch in _batches(bodies, len(json.dumps(parameters))):
+            entries = [{"Id": str(number), "MessageBody": body, **parameters} for number, body in batch]
             try:
                 answer = client.call("SendMessageBatch", {"QueueUrl": url, "Entries": entries})
             except ApiError as failure:
                 raise CommandFailed(
                     f"{in_words(failure)}; {sent:,} of {len(bodies):,} messages were sent before"
                 ) from None
-            sent += len(answer.get("Successful") or ())
-            refused += [
-                f"line {int(each['Id']) + 1}: {each['Message']}" for each in answer.get("Failed") or ()
-            ]
-            bar(first + len(entries), len(bodies))
+            done, sent = done + len(entries), sent + len(answer.get("Successful") or ())
+            refused += [f"line {each['Id']}: {each['Message']}" for each in answer.get("Failed") or ()]
+            bar(done, len(bodies))
     if as_json:
         say_json({"sent": sent, "refused": len(refused)})
     talk(f"{queue}: {sent:,} of {len(bodies):,} messages sent")
@@ -279,6 +277,21 @@ def _send_lines(client: BlockingClient, queue: str, name: str, parameters: Messa
         raise CommandFailed(
             f"{plural(len(refused), 'message was', 'messages were')} refused; the first is {refused[0]}"
         )
+
+
+def _batches(bodies: Sequence[tuple[int, str]], beside_bytes: int) -> Iterator[list[tuple[int, str]]]:
+    """The bodies cut into requests: at most ten each, and no more bytes than SQS takes; `beside_bytes` go along with each."""
+    batch: list[tuple[int, str]] = []
+    size = 0
+    for number, body in bodies:
+        own = len(body.encode()) + beside_bytes
+        if batch and (len(batch) == limits.BATCH_ENTRIES_MAX or size + own > limits.BATCH_BYTES_MAX):
+            yield batch
+            batch, size = [], 0
+        batch.append((number, body))
+        size += own
+    if batch:
+        yield batch
 
 
 @msg_app.command("receive", epilog="Example: veil msg receive orders --max 10 --wait 20 --json")
