@@ -141,6 +141,21 @@ ALL_HELP = [
 ]
 
 
+def test_bytes_that_are_no_text_are_refused_in_one_line(veil: Veil) -> None:
+    veil("queue", "create", "orders")
+    command = [sys.executable, "-m", "veil.cli.main", "msg", "send", "orders", b"caf\xe9"]
+    ran = subprocess.run(command, capture_output=True)
+    assert ran.returncode == 2
+    assert ran.stderr.decode().count("\n") == 1 and "expected UTF-8" in ran.stderr.decode()
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_that_is_started_without_its_streams_works(veil: Veil, closed: str) -> None:
+    command = f"{sys.executable} -m veil.cli.main queue create orders --json {closed}"
+    assert subprocess.run(["/bin/sh", "-c", command], capture_output=True).returncode == 0
+    assert veil("queue", "show", "orders").code == 0
+
+
 @pytest.mark.parametrize("words", dict.fromkeys(ALL_HELP), ids=" ".join)
 def test_help_is_not_cut_and_shows_no_types_of_python(command: Veil, words: tuple[str, ...]) -> None:
     shown = command(*words, "--help").out

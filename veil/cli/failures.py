@@ -55,7 +55,14 @@ TOLD: Final = (CommandFailed, VeilError, ApiError, OSError)
 
 def is_told(error: Exception) -> bool:
     """Whether this is told in one line: a refusal, a failure of the machine, an extra that is not installed; not a defect."""
+    if isinstance(error, UnicodeEncodeError):
+        return _is_argument(error)
     return isinstance(error, TOLD) or (isinstance(error, ModuleNotFoundError) and _package(error) in _EXTRAS)
+
+
+def _is_argument(error: UnicodeEncodeError) -> bool:
+    """Whether it is about bytes that are no text: Python hands on those of a command line as halves of surrogate pairs."""
+    return "\udc80" <= error.object[error.start] <= "\udcff"
 
 
 def _package(missing: ModuleNotFoundError) -> str:
@@ -67,6 +74,8 @@ def in_words(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError):
         package = _package(error)
         return f'this needs {package}, which is not installed: pip install "veilmq[{_EXTRAS[package]}]"'
+    if isinstance(error, UnicodeEncodeError):
+        return "an argument has bytes that are not text in this terminal's encoding: expected UTF-8"
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
     if not isinstance(error, ApiError):

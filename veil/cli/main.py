@@ -16,7 +16,21 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line of this process and exit with its code."""
+    _open_standard_streams()
     sys.exit(run(sys.argv[1:]))
+
+
+def _open_standard_streams() -> None:
+    """See that stdin, stdout and stderr are open, also for whoever was started without them: the first socket or file that is
+    opened would take the place of one, and be written to."""
+    for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            if nothing != number:
+                os.dup2(nothing, number)
+                os.close(nothing)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -55,7 +69,7 @@ def _told(error: Exception) -> int:
 
     if is_told(error):
         talk(f"veil: {inert(in_words(error), keep='')}")
-        return int(getattr(error, "exit_code", 1))
+        return int(getattr(error, "exit_code", USAGE if isinstance(error, UnicodeEncodeError) else 1))
     # Typer carries its own copy of click in some versions and not in others, so its errors are known by their
     # shape.
     describe = getattr(error, "format_message", None)
