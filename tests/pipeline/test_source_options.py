@@ -6,6 +6,7 @@ import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
@@ -13,6 +14,7 @@ from tests.faults.server_process import free_port
 from veil.pipeline import register
 from veil.pipeline.options import OptionError
 from veil.pipeline.sink.options import SinkOptions
+from veil.pipeline.source.columns import body_column
 from veil.pipeline.source.options import SourceOptions, check_body_schema
 from veil.pipeline.source.stream import TokenBucket
 
@@ -140,3 +142,9 @@ def test_queries_that_start_at_once_find_a_map_that_they_may_fill_together(spark
     shared = sources.lookupDataSource("veil").dataSourceCls().envVars()
     assert shared.getClass().getName() == "java.util.concurrent.ConcurrentHashMap"
     assert dict(shared) == before == spark.sparkContext.environment
+
+
+def test_a_body_that_is_nested_too_deeply_is_null_it_alone():
+    wanted = pa.struct([("id", pa.int64())])
+    deep = '{"id": 1, "more": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    assert body_column([deep, '{"id": 2}'], wanted).to_pylist() == [None, {"id": 2}]

@@ -168,7 +168,11 @@ def body_column(bodies: list[str], wanted: Any) -> Any:
     for body in bodies:
         try:
             value = decode(body)
-        except (msgspec.DecodeError, UnicodeEncodeError):
+        except (
+            msgspec.DecodeError,
+            UnicodeEncodeError,
+            RecursionError,
+        ):  # nested too deeply, where nobody asked
             value = None
         values.append(_with_pairs(value, wanted) if has_maps else value)
     try:
