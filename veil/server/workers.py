@@ -324,9 +324,10 @@ class Workers:
         except (TimeoutError, VeilError):
             _kill(process)
             raise WorkersFailed(f"a worker did not start (exit {await process.wait()})") from None
+        while told != self._keys:  # a key may have been taken away while it started
+            told = dict(self._keys)
+            await self._ask(worker, "reload", list(told.values()))
         self._ready[place] = worker
-        if told != self._keys:  # another key may have been taken away while it started
-            await self._ask(worker, "reload", list(self._keys.values()))
         self.watch()
 
     def _replace(self, worker: _WorkerProcess) -> None:
