@@ -372,6 +372,17 @@ async def test_a_queue_of_the_same_name_has_none_of_the_tasks_of_one_that_was_de
     assert await list_moves(again.service, again.queue.key.arn, 10) == []
 
 
+async def test_tasks_are_listed_and_cancelled_also_after_the_wall_clock_was_set_back(
+    work: Desk, dead: Desk, clock: ManualClock
+) -> None:
+    await fill(work, 3)
+    clock.step_wall(-3_600_000)
+    task = await start(dead, rate_per_s=1)
+    assert [each.id for each in await list_moves(dead.service, dead.queue.key.arn, 10)] == [task.id]
+    await cancel_move(dead.service, task.id)
+    assert (await ended(dead)).status == "CANCELLED"
+
+
 async def test_a_filtered_task_ends_with_a_queue_that_is_deleted_while_it_looks(
     work: Desk, dead: Desk, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -296,3 +296,15 @@ async def test_the_last_step_of_a_scan_completes_it(store):
     task = await store.step_move("task-1", 10, found)
     assert (task.status, task.moved, task.scan.refused) == ("COMPLETED", 1, 0)
     assert bodies(await store.peek(queue)) == ["a"]
+
+
+async def test_a_new_queue_has_none_of_the_tasks_of_an_earlier_one_of_its_name(store, clock):
+    _, dead = await with_dead_letters(store, "a", "b")
+    await store.start_move(a_task())
+    await store.delete_queue(dead)
+    clock.advance(seconds=60)
+    await make_queue(store, "dead")
+
+    assert await store.list_moves(a_key("dead"), 10) == []
+    task = await store.start_move(a_task("task-2"))
+    assert await store.list_moves(a_key("dead"), 10) == [task]

@@ -76,12 +76,9 @@ async def cancel_move(service: Service, task_id: str) -> MoveTask:
 async def list_moves(service: Service, source_arn: str, limit: int) -> list[MoveTask]:
     """The tasks of a source, newest first; raises ArnRefused, ResourceMissing."""
     key = parse_arn(source_arn, "SourceArn")
-    queue = await service.store.find_queue(key)
-    if queue is None:
+    if await service.store.find_queue(key) is None:
         raise errors.ResourceMissing("SourceArn", source_arn)
-    tasks = await service.store.list_moves(key, limit)
-    # Tasks outlive their queue; a new queue of the same name has nothing to do with those of the old one.
-    return [each for each in tasks if each.started_wall_ms >= queue.created_wall_ms]
+    return await service.store.list_moves(key, limit)
 
 
 def task_handle(task: MoveTask) -> str:

@@ -368,6 +368,8 @@ class MemoryStore:
             deleted_at_ms = self._deleted_at_ms.get(key)
             if deleted_at_ms is not None and op.now_ms - deleted_at_ms < rest_ms:
                 raise errors.QueueDeletedRecently(key.name)
+            for task in [each for each in self._moves.values() if each.source == key]:
+                del self._moves[task.id]
             self._queue_id_last += 1
             settings, tags = content.settings, dict(content.tags)
             queue = Queue(self._queue_id_last, key, settings, tags, op.wall_ms, op.wall_ms)

@@ -159,7 +159,7 @@ class Store(Protocol):
 
     async def create_queue(self, key: QueueKey, content: QueueContent, *, rest_ms: int) -> Queue:
         """A new queue, or the one that already has the key (the caller compares); raises QueueDeletedRecently while the
-        key's last queue was deleted less than `rest_ms` ago."""
+        key's last queue was deleted less than `rest_ms` ago. A new one has none of the move tasks of an earlier one."""
 
     async def edit_queue(self, queue: Queue, edit: Callable[[QueueContent], QueueContent]) -> Queue:
         """Apply a pure function to settings and tags; what it raises is raised and changes nothing. Raises QueueMissing."""

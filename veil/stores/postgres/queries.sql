@@ -577,6 +577,9 @@ WHERE id = %(id)s FOR UPDATE;
 {MOVE_TASKS}
 WHERE source = %(source)s ORDER BY number DESC LIMIT %(limit)s;
 
+-- name: drop_moves
+DELETE FROM veil.move_task WHERE source = %(source)s;
+
 -- name: active_moves
 {MOVE_TASKS}
 WHERE status IN ('RUNNING', 'CANCELLING') ORDER BY number;

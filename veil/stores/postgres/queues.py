@@ -30,6 +30,7 @@ async def create(
         if tx.now_ms - deleted_at_ms < rest_ms:
             raise QueueDeletedRecently(key.name)
     tx.later(Q.wake_name, key._asdict())
+    tx.later(Q.drop_moves, {"source": key.arn})
     settings = content.settings
     row = {
         **key._asdict(),

@@ -497,6 +497,9 @@ SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall
 SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure, scan FROM move_task
 WHERE source = ? ORDER BY number DESC LIMIT ?;
 
+-- name: drop_moves
+DELETE FROM move_task WHERE source = ?;
+
 -- name: active_moves
 SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure, scan FROM move_task
 WHERE status IN ('RUNNING', 'CANCELLING') ORDER BY number;

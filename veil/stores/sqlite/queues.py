@@ -23,6 +23,7 @@ def create(db: Database, key: QueueKey, content: QueueContent, rest_ms: int) -> 
     if rested_since_ms is not None and db.clock.now_ms() - rested_since_ms < rest_ms:
         raise QueueDeletedRecently(key.name)
     db.execute(Q.wake_name, key)
+    db.execute(Q.drop_moves, (key.arn,))
     wall_ms = db.clock.wall_ms()
     settings, scope = content.settings, content.settings.deduplication_scope
     db.execute(
