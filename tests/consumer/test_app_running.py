@@ -259,7 +259,9 @@ async def test_a_health_port_that_is_taken_is_told(veil: Place):
     @app.handler
     async def handle(body: str) -> None: ...
 
-    with pytest.raises(ConsumerFailed, match=f"health endpoint 127.0.0.1:{taken}"):
+    with pytest.raises(
+        ConsumerFailed, match=f"health_port={taken}: cannot listen on 127.0.0.1: Address already in use"
+    ):
         async with app:
             pass
 

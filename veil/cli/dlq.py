@@ -16,6 +16,7 @@ from veil.cli.queue import dead_letter_queues
 from veil.client.api import ApiError
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.message import MESSAGE_ID, REASON
+from veil.words import plural
 
 if TYPE_CHECKING:
     from veil.client.blocking import BlockingClient
@@ -91,7 +92,8 @@ def show(
         for attempt in attempts:
             say_attempt(attempt)
         if not attempts and not given_up:
-            say(f"  received {facts.get('receive_count', '?')} times; the journal has no record of it")
+            received = plural(facts.get("receive_count", 0), "time")
+            say(f"  received {received}; the journal has no record of it")
     if not letters and not as_json:
         talk(f"{dlq}: empty")
 

@@ -248,7 +248,9 @@ class Consumer:
                 try:
                     await health.start()
                 except OSError as error:
-                    text = f"health endpoint {where[0]}:{where[1]}: {error.strerror or error}"
+                    # asyncio puts its own words around those of the system.
+                    reason = os.strerror(error.errno) if error.errno else str(error)
+                    text = f"health_port={where[1]}: cannot listen on {where[0]}: {reason}"
                     raise ConsumerFailed(text) from error
                 stack.push_async_callback(health.close)
                 stack.callback(setattr, self, "_health", None)
