@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.consumer.handler_kit import a_message
+from tests.consumer.handler_kit import ManualTime, a_message
 from tests.pipeline.journal_kit import no_spark
 from tests.pipeline.tables_kit import all_rows
 from veil import Consumer, Retry
 from veil.consumer import attempts_journal
 from veil.consumer.attempts_journal import AttemptsJournal
+from veil.consumer.outcomes import Delete
 from veil.consumer.settings import SettingsError
 from veil.core.queue import QueueKey
 from veil.journal.segments import gaps, list_segments
@@ -67,6 +68,23 @@ def test_attempts_are_told_as_a_server_would_tell_them(tmp_path: Path):
         assert each["receive_count"] == 1
 
 
+def test_what_a_receive_waited_for_its_message_is_no_time_of_work(tmp_path: Path):
+    time = ManualTime()
+    place, queue = tmp_path / "journal", QueueKey("us-east-1", "000000000000", "orders")
+    journal = AttemptsJournal(str(place), queue, wall=lambda: 1_790_000_000 + time())
+    journal.start()
+    message = a_message("x", time=time, visibility_s=30)
+    time.advance(15)  # it came after a wait of fifteen seconds
+    journal.received(message)
+    time.advance(20)
+    journal.ended(message, Delete())
+    journal.stop()
+    tables = Storage.at(tmp_path / "tables")
+    run_lifecycles(no_spark, Storage.at(place), tables)
+    (lease,) = all_rows(tables)["leases"]
+    assert (lease["outcome"], lease["how"], lease["processing_ms"]) == ("completed", "deleted", 20_000)
+
+
 def test_two_consumers_share_a_place(tmp_path: Path):
     with VeilServer() as server:
         consumed(server, tmp_path / "journal", ["one"])
@@ -82,7 +100,7 @@ def test_what_had_to_be_dropped_is_missing_from_the_journal(tmp_path: Path, monk
     journal = AttemptsJournal(str(tmp_path), QueueKey("us-east-1", "000000000000", "orders"))
     journal.start()
     for _ in range(10):
-        journal.received(a_message("x"), 0.0)
+        journal.received(a_message("x"))
     journal.stop()
     (gap,) = gaps(list_segments(Storage.at(tmp_path)))
     assert gap.first == gap.last

@@ -72,20 +72,19 @@ class AttemptsJournal:
             self._place.write(MARK, json.dumps({"store_id": store_id, "version": VERSION}).encode())
         self._thread.start()
 
-    def received(self, message: Message, age_s: float) -> None:
-        """A receive, so many seconds ago."""
-        at_ms = self._ms(age_s)
-        lease = message.lease
-        self._add(Kind.RECEIVED, at_ms, message, at_ms + round(lease.visibility_s * 1000))
+    def received(self, message: Message) -> None:
+        """A message has come. Not when its lease is counted from, which is before the receive was sent: that may have waited twenty
+        seconds for the message, and none of them was spent on it."""
+        at_ms = message.came_at_ms = self._now_ms()
+        self._add(Kind.RECEIVED, at_ms, message, at_ms + round(message.lease.visibility_s * 1000))
 
-    def ended(self, message: Message, outcome: Outcome | None, held_s: float) -> None:
-        """A handler has ended, so many seconds after the receive; None: its lease was lost."""
-        at_ms = self._ms(0)
+    def ended(self, message: Message, outcome: Outcome | None) -> None:
+        """A handler has ended; None: its lease was lost."""
+        at_ms = self._now_ms()
         lease = message.lease
         if lease.extensions:
-            deadline_ms = at_ms + round((lease.deadline_s - lease.received_at_s - held_s) * 1000)
-            first_ms = at_ms - round(held_s * 1000) + 1
-            self._add(Kind.EXTENDED, first_ms, message, deadline_ms)
+            deadline_ms = at_ms + round(lease.remaining_s * 1000)
+            self._add(Kind.EXTENDED, message.came_at_ms + 1, message, deadline_ms)
         if outcome is None:
             self._add(Kind.DELETE_REFUSED, at_ms, message, None)
         elif isinstance(outcome, Delete | Discard | DeadLetter):
@@ -99,8 +98,8 @@ class AttemptsJournal:
         if self._thread.is_alive():
             self._thread.join(self._interval_s)
 
-    def _ms(self, ago_s: float) -> int:
-        return round((self._wall() - ago_s) * 1000)
+    def _now_ms(self) -> int:
+        return round(self._wall() * 1000)
 
     def _add(
         self, kind: Kind, at_ms: int, message: Message, deadline_ms: int | None, said: Said | None = None

@@ -83,6 +83,7 @@ class Message:
     # after the other it takes half the time that it takes for each of them when it fails.
     say: Callable[[], Said] | None = None
     _said: Said | None = None
+    came_at_ms = 0  # wall time, for a journal of the consumer's own
     worked_ms: int | None = None  # how long its handler worked, where it was held for longer
     settling: Callable[[], AbstractContextManager[object]] | None = None  # around its delete: a span
 

@@ -296,7 +296,7 @@ class Runner:
         self._keeper.hold(*(message.lease for message in messages))
         if self._journal is not None:
             for message in messages:
-                self._journal.received(message, monotonic() - message.lease.received_at_s)
+                self._journal.received(message)
         self.dispatch.offer(messages)
 
     def handled(self, message: Message, handler: str, outcome: Outcome | None, seconds: float) -> None:
@@ -304,9 +304,7 @@ class Runner:
         self._handling.took(seconds / self._batch)
         self._metrics.handled(message, handler, outcome, seconds)
         if self._journal is not None:
-            self._journal.ended(
-                message, outcome, self._dependencies.monotonic() - message.lease.received_at_s
-            )
+            self._journal.ended(message, outcome)
 
     async def _read_again(self) -> None:
         while True:
