@@ -178,7 +178,8 @@ def _words(finding: Finding) -> Sequence[str]:
         each = finding.failed / finding.messages_completed if finding.messages_completed else None
         per = "" if each is None else f", {each:.2g} for each message that was completed"
         lines.append(
-            f"  failed: {words.plural(finding.failed, 'attempt')} ({words.chance(finding.failed / max(finding.leases, 1))}){per}; they took "
+            f"  failed: {words.plural(finding.failed, 'attempt')} "
+            f"({words.chance(finding.failed / max(finding.leases, 1))}){per}; they took "
             f"{words.hours(finding.failed_s / 3600)} of work."
         )
     quantiles = [("half", finding.p50_s), ("99 %", finding.p99_s), ("99.9 %", finding.p999_s)]

@@ -73,8 +73,8 @@ class AttemptsJournal:
         self._thread.start()
 
     def received(self, message: Message) -> None:
-        """A message has come. Not when its lease is counted from, which is before the receive was sent: that may have waited twenty
-        seconds for the message, and none of them was spent on it."""
+        """A message has come. Its lease is counted from before the receive was sent; but that may have waited twenty seconds for
+        the message, and none of them was spent on it."""
         at_ms = message.came_at_ms = self._now_ms()
         self._add(Kind.RECEIVED, at_ms, message, at_ms + round(message.lease.visibility_s * 1000))
 
