@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from veil.core.text import whole_number
 
+D = TypeVar("D")
 HIDDEN: Final = "…"  # stands for a value that is not repeated
 
 
@@ -54,7 +55,7 @@ class OptionValues:
         self._known[name.lower()] = name
         return self._values.get(name.lower()) or None
 
-    def whole(self, name: str, default: int | None, low: int, high: int) -> int | None:
+    def whole(self, name: str, default: D, low: int, high: int) -> int | D:
         """A whole number within its limits."""
         found = self.text(name)
         if found is None:
@@ -64,7 +65,7 @@ class OptionValues:
             raise OptionError(name, found, f"a whole number from {low} to {high}")
         return number
 
-    def number(self, name: str, default: float | None, low: float, high: float) -> float | None:
+    def number(self, name: str, default: D, low: float, high: float) -> float | D:
         """A number within its limits."""
         found = self.text(name)
         if found is None:

@@ -164,6 +164,15 @@ class QueueClient(ServiceClient):
 
     # ---- the queue
 
+    @property
+    def name(self) -> str:
+        return self.url.rpartition("/")[2]
+
+    @property
+    def resolved(self) -> QueueAddress:
+        """Its address with nothing left to be found by variables, which executors may have otherwise."""
+        return QueueAddress(self.url, self.endpoint, self.region, self.address.profile)
+
     def attributes(self) -> dict[str, str]:
         """All attributes of the queue, counts included."""
         return self._loop.run(retried(lambda: self._client.attributes(self.url)))

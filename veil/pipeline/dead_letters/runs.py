@@ -173,7 +173,7 @@ def seal(
     to: str | None = None,
     rate_s: float | None = None,
 ) -> RedriveRun:
-    """The run for what `Choice.applied` gave. Nothing is redriven yet, and nothing will be before `save_run`.
+    """The run for what `Selection.applied` gave. Nothing is redriven yet, and nothing will be before `save_run`.
 
     `to` sends all to that queue; else each goes to where it came from. Raises DeadLettersRefused where a message does not
     tell that, or its source is gone.

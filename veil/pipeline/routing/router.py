@@ -141,11 +141,10 @@ class _Redrive(msgspec.Struct, rename="camel"):
 
 def prepare_targets(intake: QueueClient, table: RouteTable, *, create: bool) -> list[Prepared]:
     """See that every target is there, or create what is missing; raises RouteRefused."""
-    own = intake.url.rpartition("/")[2]
     redrive = _redrive_of(intake) if create else None
     missing, found = list[Target](), list[Prepared]()
     for target in table.targets:
-        if target.queue == own:
+        if target.queue == intake.name:
             raise RouteRefused(f"target {target.queue}: expected a queue other than the intake")
         timeout_s = _timeout_of(intake, target.queue)
         if timeout_s is not None:
@@ -175,7 +174,7 @@ def _redrive_of(intake: QueueClient) -> _Redrive | None:
     text = intake.attributes().get("RedrivePolicy")
     redrive = msgspec.json.decode(text, type=_Redrive) if text else None
     # The intake may be its own dead-letter queue. A target's spent messages would then be routed to the target again.
-    return None if redrive is None or redrive.queue == intake.url.rpartition("/")[2] else redrive
+    return None if redrive is None or redrive.queue == intake.name else redrive
 
 
 def _create(intake: QueueClient, target: Target, redrive: _Redrive | None) -> Prepared:

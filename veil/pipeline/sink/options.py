@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from veil.journal.storage import Storage
 from veil.pipeline.options import OptionError, OptionValues
-from veil.pipeline.queues import RETRY_S, QueueAddress
+from veil.pipeline.queues import CALLS_AT_ONCE, RETRY_S, QueueAddress
 from veil.pipeline.sql import ATTRIBUTES
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 FAIL, PATH = "fail", "path"
-CALLS_DEFAULT: Final = 8
 _CALLS_MAX: Final = 64  # the connections of a client
 _WRITE_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,80}")
 
@@ -53,8 +52,8 @@ class SinkOptions:
             error_path=error_path,
             key_column=values.text("keyColumn"),
             deduplication_column=values.text("deduplicationColumn"),
-            calls_at_once=values.whole("maxInFlight", CALLS_DEFAULT, 1, _CALLS_MAX) or CALLS_DEFAULT,
-            retry_s=values.number("patience", RETRY_S, 0, 3600) or 0.0,
+            calls_at_once=values.whole("maxInFlight", CALLS_AT_ONCE, 1, _CALLS_MAX),
+            retry_s=values.number("patience", RETRY_S, 0, 3600),
             write_id=values.text("writeId"),
         )
         values.check_all_known()

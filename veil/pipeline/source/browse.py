@@ -76,7 +76,6 @@ def browsed_parts(client: QueueClient, parts_max: int, look: BrowseFilter) -> li
     """The queue in as many parts as its messages are worth."""
     attributes = client.attributes()
     queue = attributes["QueueArn"].rsplit(":", 1)[-1]
-    address = QueueAddress(client.url, client.endpoint, client.region, client.address.profile)
     parts = min(parts_max, sum(int(attributes.get(each, "0")) for each in _COUNTS) // PART_LEAST)
     first = _next(client, None)
     edges: list[int] = []
@@ -84,7 +83,7 @@ def browsed_parts(client: QueueClient, parts_max: int, look: BrowseFilter) -> li
         step = max(1, -(-(_last(client, first) - first) // parts))
         edges = [first + step * number for number in range(1, parts)]
     ranges = zip([None, *edges], [*edges, None], strict=True)
-    return [BrowsedPart(address, queue, after, up_to, look) for after, up_to in ranges]
+    return [BrowsedPart(client.resolved, queue, after, up_to, look) for after, up_to in ranges]
 
 
 def _next(client: QueueClient, after: int | None) -> int | None:

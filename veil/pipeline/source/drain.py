@@ -34,7 +34,7 @@ def drain(spark: SparkSession, *, queue: str, **options: object) -> Iterator[Dat
 
     given = {name: str(value) for name, value in options.items() if value is not None} | {"queue": queue}
     most = OptionValues({"maxMessages": given.pop("maxMessages", "")})
-    count = most.whole("maxMessages", IN_FLIGHT_MAX, 1, IN_FLIGHT_MAX) or IN_FLIGHT_MAX
+    count = most.whole("maxMessages", IN_FLIGHT_MAX, 1, IN_FLIGHT_MAX)
     register(spark)
     with ExitStack() as stack:
         read = SourceOptions.read(given)

@@ -113,9 +113,7 @@ class HeldStream(Stream):
 
     def parts(self, start: Offset, end: Offset) -> Sequence[SourcePartition]:
         rows, parts = end["rows"], end["parts"]
-        address = QueueAddress(
-            self._client.url, self._client.endpoint, self._client.region, self._options.address.profile
-        )
+        address = self._client.resolved
         shares = [rows // parts + (at < rows % parts) for at in range(parts)]
         at_ms = end.get("at_ms") or int(time.time() * 1000)  # checkpoints of old do not say it
         return [

@@ -50,8 +50,8 @@ class SourceOptions:
             address=QueueAddress(
                 queue or "", values.text("endpoint"), values.text("region"), values.text("profile")
             ),
-            messages_max=values.whole("maxMessagesPerTrigger", 10_000, 1, IN_FLIGHT_MAX) or 10_000,
-            partitions=values.whole("partitions", 2, 1, 10_000) or 2,
+            messages_max=values.whole("maxMessagesPerTrigger", 10_000, 1, IN_FLIGHT_MAX),
+            partitions=values.whole("partitions", 2, 1, 10_000),
             visibility_s=values.whole("visibilityTimeout", None, _VISIBILITY_S_MIN, VISIBILITY_MAX_S),
             receive_s=values.number("receiveTime", None, 0.1, 3600),
             rate=values.number("rate", None, 0.001, 1e9),
