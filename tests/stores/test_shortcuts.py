@@ -24,6 +24,7 @@ from veil.core.message import HeldMessage, LeaseState
 from veil.core.receipt import DELIVERY_BITS, Receipt, delivery_of
 from veil.core.sequence import wake_at_ms
 from veil.stores.sql import CONSTANTS, to_message
+from veil.stores.sqlite.database import NEVER
 from veil.stores.store import NoEvents
 
 NOW_MS = 1_700_000_000_000
@@ -172,6 +173,38 @@ def test_sqlite_extends_at_once_only_what_the_rules_extend(
             wake_ms = db.execute(f"SELECT wake_at_ms FROM message WHERE seq = {seq}").get
             assert wake_ms == wake_at_ms(seq, due_at_ms, retention_s)
             assert wake_ms is None or wake_ms >= state.next_wake_ms  # or nobody would look in time
+    assert told(db, state, decided)
+
+
+A_VISIBLE_MESSAGE = LeaseState(int(State.VISIBLE), None, None, 0, 0, 0, None)
+
+
+@pytest.mark.parametrize("retention_s", [60, 345_600])
+@pytest.mark.parametrize("visibility_s", [0, 30, 90])
+@pytest.mark.parametrize("count", [1, 2, 10, 11, 100, 1_000, 1_001])
+def test_sqlite_writes_the_leases_of_a_receive_as_the_rules_open_them(
+    tmp_path: Path, count, visibility_s, retention_s
+):
+    """`write_leases` of the embedded store, however many they are, against `open_leases` and `wake_at_ms`."""
+    from veil.stores.sqlite.leases import held_messages
+    from veil.stores.sqlite.messages import receive
+
+    db, state, seqs = an_embedded_queue(tmp_path, [A_VISIBLE_MESSAGE] * (count + 1), journal=True)
+    state.queue = replace(state.queue, settings=replace(state.queue.settings, retention_s=retention_s))
+    before = held_messages(db, state, seqs, NOW_MS)
+    decided = decide.open_leases(list(before.values())[:count], visibility_s, NOW_MS, db.clock.wall_ms())  # type: ignore[arg-type]
+    expected = dict(before)
+    for effect in decided:
+        decide.take_in(expected, effect)
+
+    received = receive(db, state.queue, count, visibility_s, None, NOBODY)
+
+    assert [message.seq for message in received] == seqs[:count]
+    assert held_messages(db, state, seqs, NOW_MS) == expected
+    assert state.counts == [sum(m.state == each for m in expected.values()) for each in State]
+    wakes = dict(db.execute("SELECT seq, wake_at_ms FROM message").fetchall())
+    assert wakes == {seq: wake_at_ms(seq, m.due_at_ms, retention_s) for seq, m in expected.items()}
+    assert state.next_wake_ms == min([ms for ms in wakes.values() if ms is not None], default=NEVER)
     assert told(db, state, decided)
 
 

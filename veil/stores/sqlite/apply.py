@@ -18,6 +18,7 @@ from veil.core.effect import (
 )
 from veil.core.event import NOBODY
 from veil.core.lease import State
+from veil.core.limits import SECOND_MS
 from veil.core.message import Caller
 from veil.core.sequence import wake_at_ms
 from veil.stores.sql import encode_attributes
@@ -31,23 +32,19 @@ def apply_leases(
 ) -> None:
     """Leases were opened, extended or ended, each of another message."""
     retention_s = state.queue.settings.retention_s
-    became = [
-        (
-            change.lease,
-            wake_at_ms(change.message.seq, change.lease.due_at_ms, retention_s),
-            change.message.state,
-        )
-        for change in changes
-    ]
-    lease, wake_ms, before = became[0]
+    became = [(change.message.state, change.lease) for change in changes]
     if len(became) > 1 and not state.has_groups and became.count(became[0]) == len(became):
         # As all of a receive mostly are: one statement for all.
+        before, lease = became[0]
         seqs = [change.message.seq for change in changes]
-        db.execute(Q.write_leases, (*lease, wake_ms, seq_list(seqs)))
-        db.shift(state, before, lease.state, min(seqs), wake_ms, None, len(seqs))
+        db.execute_for(Q.write_leases, (*lease, retention_s * SECOND_MS), seqs)
+        first = min(seqs)  # whatever is due of them is so no later for any other
+        wake_ms = wake_at_ms(first, lease.due_at_ms, retention_s)
+        db.shift(state, before, lease.state, first, wake_ms, None, len(seqs))
     else:
-        for change, (lease, wake_ms, before) in zip(changes, became, strict=True):
+        for change, (before, lease) in zip(changes, became, strict=True):
             message = change.message
+            wake_ms = wake_at_ms(message.seq, lease.due_at_ms, retention_s)
             db.execute(Q.write_lease, (*lease, wake_ms, message.seq))
             db.shift(state, before, lease.state, message.seq, wake_ms, message.group)
     if db.journal is not None:

@@ -213,10 +213,11 @@ UPDATE message SET state = ?, due_at_ms = ?, received_at_ms = ?, delivery = ?, h
 WHERE seq = ?;
 
 -- name: write_leases
--- The same for many that are alike: a JSON list of seqs.
-UPDATE message SET state = ?, due_at_ms = ?, received_at_ms = ?, delivery = ?, holder = ?, receive_count = ?,
-       first_received_wall_ms = ?, wake_at_ms = ?
-WHERE seq IN (SELECT value FROM json_each(?));
+-- The same for many that are alike: the fields of LeaseState, retention, seqs. OR FAIL, or SQLite would copy every page for the case
+-- that it fails halfway: what fails so is rolled back with its whole group.
+UPDATE OR FAIL message SET state = ?1, due_at_ms = ?2, received_at_ms = ?3, delivery = ?4, holder = ?5, receive_count = ?6,
+       first_received_wall_ms = ?7, wake_at_ms = min(?2, (seq >> {COUNTER_BITS}) + ?8)
+WHERE seq IN (:seqs);
 
 -- name: to_dead_letters
 -- Queue, source, new seq, deduplication id, seq. One row, changed in place: it is always in exactly one queue.
