@@ -7,7 +7,7 @@ whatever the reason, a removal one row to delete. The journal's events are made 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, final
 
 import msgspec
 
@@ -18,6 +18,7 @@ from veil.core.message import LeaseState, NewContent, NewMessage, StoredMessage
 from veil.core.queue import Queue
 
 
+@final
 class Enqueued(msgspec.Struct, frozen=True, gc=False):
     """A message is new in its queue."""
 

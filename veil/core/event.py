@@ -19,7 +19,7 @@ import msgspec
 from veil.core import effect
 from veil.core.attempt import NOTHING_SAID, RULE, Said
 from veil.core.clock import Trouble
-from veil.core.effect import Enqueued, LeaseChange
+from veil.core.effect import Enqueued, LeaseChange, Opened
 from veil.core.message import Caller
 from veil.core.queue import QueueKey
 
@@ -169,11 +169,12 @@ class EventRecorder:
         append = self.events.append
         for one in effects:
             kind = _KINDS[type(one)]
-            if isinstance(one, Enqueued):
+            # The most frequent by their very types: to be told whether it is of another class takes several times as long.
+            if type(one) is Enqueued:
                 new = one.new
                 about = (new.message_id, 0, one.due_at_ms, 0, one.body_bytes, new.message_type)
                 append((kind, at_ms, index, one.seq, *about, who))
-            elif isinstance(one, LeaseChange):
+            elif type(one) is Opened or isinstance(one, LeaseChange):
                 message = one.message
                 if kind:
                     told = () if kind == _RECEIVED else self._told(one)
