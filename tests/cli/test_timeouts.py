@@ -171,6 +171,21 @@ def test_apply_again_finds_nothing_to_change(veil: Veil, queues: Path) -> None:
     assert "nothing to change" in ran.err
 
 
+def test_apply_leaves_alone_what_was_found_for_another_accounts_queue_of_the_same_name(
+    veil: Veil, queues: Path, found: list[Finding]
+) -> None:
+    (orders,) = (each for each in found if each.queue == "orders")
+    theirs = msgspec.structs.replace(orders, account="111111111111", recommended_timeout_s=777)
+    save(queues, [theirs, *found, theirs])
+    ran = veil("timeouts", "apply", "orders", "--yes", "--json", "--tables", str(queues))
+    assert ran.code == 0
+    assert [each["after_s"] for each in ran.objects] == [orders.recommended_timeout_s]
+    assert timeout_of(veil, "orders") == orders.recommended_timeout_s
+    assert "in the account 111111111111" in ran.err
+    save(queues, [msgspec.structs.replace(theirs, present_timeout_s=timeout_of(veil, "orders"))])
+    assert veil("timeouts", "apply", "orders", "--yes", "--tables", str(queues)).code == 1
+
+
 def test_apply_changes_only_the_queues_that_are_named(veil: Veil, queues: Path) -> None:
     ran = veil("timeouts", "apply", "orders", "--yes", "--json", "--tables", str(queues))
 

@@ -111,7 +111,7 @@ class ClientQueues:
 
     def account(self, queue: str) -> str:
         """Whose queue it is."""
-        return self._client.queue_url(queue).rstrip("/").rpartition("/")[0].rpartition("/")[2]
+        return self._client.account(queue)
 
 
 class SharedAudit:

@@ -51,6 +51,8 @@ def _planned(finding: Finding, client: BlockingClient) -> Planned:
     if refused is None:
         before_s = visibility_timeout_s(client, finding.queue)
         refused = finding.why_not(before_s)
+    if refused is None and finding.account != client.account(finding.queue):
+        refused = f"it is about a queue of that name in the account {finding.account}"
     return Planned(finding.queue, finding.certainty, before_s, after_s, refused)
 
 
@@ -268,7 +270,8 @@ def apply(
         elif not dry_run:
             changed = f"{words.exact_length(each.before_s)} -> {words.exact_length(each.after_s)}"
             say(f"{each.queue}: {changed}; undo: {undo}")
-    if queue and any(each.refused is not None for each in planned):
+    # Of queues of one name, the others are another account's.
+    if not {each.queue for each in planned if each.refused is None}.issuperset(queue or ()):
         raise CommandFailed("some of the named queues could not be changed")
 
 

@@ -167,6 +167,10 @@ class BlockingClient:
             self._urls[name] = str(answer["QueueUrl"])
         return self._urls[name]
 
+    def account(self, queue: str) -> str:
+        """Whose queue it is, by its URL."""
+        return self.queue_url(queue).rstrip("/").rpartition("/")[0].rpartition("/")[2]
+
     def queue_names(self, prefix: str = "") -> Iterator[str]:
         """The names of all queues."""
         for url in self.paged("ListQueues", "QueueUrls", _beginning_with(prefix)):
