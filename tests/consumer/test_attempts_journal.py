@@ -20,7 +20,7 @@ from veil.core.queue import QueueKey
 from veil.journal.segments import gaps, list_segments
 from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.run import run_lifecycles
-from veil.testing import VeilServer
+from veil.testing import ConsumerHarness, VeilServer
 
 
 def consumed(server: VeilServer, place: Path, bodies: list[str], **given: Any) -> None:
@@ -83,6 +83,25 @@ def test_what_a_receive_waited_for_its_message_is_no_time_of_work(tmp_path: Path
     run_lifecycles(no_spark, Storage.at(place), tables)
     (lease,) = all_rows(tables)["leases"]
     assert (lease["outcome"], lease["how"], lease["processing_ms"]) == ("completed", "deleted", 20_000)
+
+
+async def test_what_a_stop_gives_back_is_told_as_given_back(tmp_path: Path):
+    app = Consumer("orders", concurrency=1, prefetch=5, journal=str(tmp_path / "journal"))
+
+    @app.handler
+    async def work(body: str) -> None:
+        await harness.sleep(3_600)
+
+    async with ConsumerHarness(app) as harness:
+        for number in range(3):
+            await harness.send(str(number))
+        await harness.settle()
+        assert (harness.running, harness.runner.dispatch.waiting) == (1, 2)
+        await harness.stop(drain_for_s=1)  # which interrupts the handler
+        assert len(await harness.visible()) == 3
+    tables = Storage.at(tmp_path / "tables")
+    run_lifecycles(no_spark, Storage.at(tmp_path / "journal"), tables)
+    assert [each["outcome"] for each in all_rows(tables)["leases"]] == ["given_back"] * 3
 
 
 def test_two_consumers_share_a_place(tmp_path: Path):

@@ -22,7 +22,7 @@ import msgspec
 
 from veil.consumer.message import Message
 from veil.consumer.outcomes import DeadLetter, Delete, Discard, Outcome, masked_together
-from veil.core.attempt import FAILED, Said
+from veil.core.attempt import GIVEN_BACK, Said
 from veil.core.event import ExportPlan, Kind, pack
 from veil.core.message import Caller
 from veil.core.queue import QueueKey
@@ -79,7 +79,7 @@ class AttemptsJournal:
         self._add(Kind.RECEIVED, at_ms, message, at_ms + round(message.lease.visibility_s * 1000))
 
     def ended(self, message: Message, outcome: Outcome | None) -> None:
-        """A handler has ended; None: its lease was lost."""
+        """An attempt has ended; None: its lease was lost."""
         at_ms = self._now_ms()
         lease = message.lease
         if lease.extensions:
@@ -90,7 +90,7 @@ class AttemptsJournal:
         elif isinstance(outcome, Delete | Discard | DeadLetter):
             self._add(Kind.DELETED, at_ms, message, None, message.told())
         else:
-            self._add(Kind.GIVEN_BACK, at_ms, message, at_ms, message.told(FAILED))
+            self._add(Kind.GIVEN_BACK, at_ms, message, at_ms, message.told(GIVEN_BACK))
 
     def stop(self) -> None:
         """Write what is left."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -79,10 +79,12 @@ class MessageProcessor:
         wall: Callable[[], float],
         random: Random,
         on_fatal: Callable[[str], None],
+        on_given_back: Callable[[Message], None],
     ) -> None:
         self._api, self._facts, self._table, self._keeper = api, facts, table, keeper
         self._deletes, self._releases = deletes, releases
         self._wall, self._random, self._on_fatal = wall, random, on_fatal
+        self._on_given_back = on_given_back  # hears of what no handler has come to an end with
 
     def batch_max(self, message: Message) -> int:
         """How many messages its handler takes at a time."""
@@ -148,7 +150,7 @@ class MessageProcessor:
         """Give back what handlers hold that do not end; whatever they still do is of no account."""
         await self._keeper.let_go(*(message.lease for message in messages))
         why = "the consumer stopped, and its handler did not"
-        await self._releases.give_back([(message, 0) for message in messages if message.lease.lose(why)])
+        await self._releases.give_back(self._noted(each for each in messages if each.lease.lose(why)))
 
     async def _end(self, message: Message, outcome: Outcome | None) -> int:
         """Carry out whatever ends at the message itself: _GONE, _LEFT, or the seconds after which it is to be visible."""
@@ -164,7 +166,10 @@ class MessageProcessor:
             with nullcontext() if message.settling is None else message.settling():
                 return _LEFT if await self._deletes.add(message) else _GONE
         if isinstance(outcome, Interrupted):
-            return 0 if lease.lose("the consumer is stopping") else _LEFT
+            if not lease.lose("the consumer is stopping"):
+                return _LEFT
+            self._on_given_back(message)
+            return 0
         if outcome is None or not message.end_lease():
             return _LEFT
         if isinstance(outcome, LetExpire):
@@ -210,7 +215,14 @@ class MessageProcessor:
     async def _taken_over(self, messages: Sequence[Message]) -> list[tuple[Message, int]]:
         """Those whose leases can still be ended, now ended, to be made visible at once."""
         await self._keeper.let_go(*(message.lease for message in messages))
-        return [(message, 0) for message in messages if message.lease.end()]
+        return self._noted(each for each in messages if each.lease.end())
+
+    def _noted(self, messages: Iterable[Message]) -> list[tuple[Message, int]]:
+        """What is given back although no handler has said so, to be made visible at once."""
+        given_back = [(message, 0) for message in messages]
+        for message, _ in given_back:
+            self._on_given_back(message)
+        return given_back
 
 
 # ---- the copy that goes to the dead letters, with what happened written on it as attributes

@@ -25,7 +25,7 @@ from veil.consumer.handlers.table import HandlerTable
 from veil.consumer.lease import Lease
 from veil.consumer.message import Message
 from veil.consumer.metrics import ConsumerMetrics, RenewalWatch
-from veil.consumer.outcomes import Outcome
+from veil.consumer.outcomes import Outcome, Release
 from veil.consumer.processing import MessageProcessor
 from veil.consumer.receiver import (
     AHEAD_MAX,
@@ -210,6 +210,7 @@ class Runner:
             wall=dependencies.wall,
             random=random,
             on_fatal=lambda reason: self.ask_to_stop(ConsumerFailed(f"queue {settings.queue}: {reason}")),
+            on_given_back=lambda message: self._record_end(message, Release()),
         )
         self.receiver = Receiver(
             api,
@@ -303,6 +304,9 @@ class Runner:
         """A handler has ended."""
         self._handling.took(seconds / self._batch)
         self._metrics.handled(message, handler, outcome, seconds)
+        self._record_end(message, outcome)
+
+    def _record_end(self, message: Message, outcome: Outcome | None) -> None:
         if self._journal is not None:
             self._journal.ended(message, outcome)
 
