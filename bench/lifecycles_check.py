@@ -25,7 +25,7 @@ _SUMMED: Final = {
     **dict.fromkeys(_SUMS, ("sent", "leases", "deleted", "overrun", "held_ms", "wasted_ms")),
 }
 _HISTOGRAMS: Final = (
-    "processing", "processing_failed", "processing_lapsed", "processing_censored", "waiting", "recovery",
+    "processing", "processing_failed", "processing_lapsed", "processing_censored", "waiting", "recovery", "recovery_unknown",
 )  # fmt: skip
 # One form of each type, however an engine writes it.
 _FORMS: Final = {

@@ -242,6 +242,7 @@ _HISTOGRAMS: Final = (
     "processing_censored",
     "waiting",
     "recovery",
+    "recovery_unknown",
 )
 _LET_GO: Final = "outcome in ('failed', 'given_back')"
 _LAPSED: Final = "how in ('expired', 'superseded', 'dead_lettered')"
@@ -276,7 +277,8 @@ with of_leases as (
 {_histogram("processing_lapsed", "leases", "processing_ms", f"censored and {_LAPSED} and outcome not in ('failed', 'crashed')")},
 {_histogram("processing_censored", "leases", "processing_ms", f"censored and not {_LAPSED}")},
 {_histogram("waiting", "messages", "wait_ms", "true")},
-{_histogram("recovery", "leases", "recovery_ms", "true")}
+{_histogram("recovery", "leases", "recovery_ms", "outcome = 'crashed'")},
+{_histogram("recovery_unknown", "leases", "recovery_ms", "outcome = 'unknown'")}
 select
     hour, region, account, queue, message_type,
     {", ".join(f"coalesce({name}, 0)::bigint as {name}" for name in (*_MESSAGE_NUMBERS, *_LEASE_NUMBERS))},

@@ -362,7 +362,8 @@ def _queue_sums(leases: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
         (leases.filter(col("censored") & lapsed & ~dead), "processing_ms", "processing_lapsed"),
         (leases.filter(col("censored") & ~lapsed), "processing_ms", "processing_censored"),
         (messages, "wait_ms", "waiting"),
-        (leases, "recovery_ms", "recovery"),
+        (leases.filter(col("outcome") == "crashed"), "recovery_ms", "recovery"),
+        (leases.filter(col("outcome") == "unknown"), "recovery_ms", "recovery_unknown"),
     ):
         hours = hours.join(_histogram(rows, length, name), on=_KEYS, how="left")
         hours = hours.with_columns(col(name).fill_null([]))

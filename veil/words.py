@@ -168,13 +168,6 @@ def plural(number: float, one: str, many: str | None = None) -> str:
     return f"{count(number)} {one if round(number) == 1 else many or one + 's'}"
 
 
-def after_losses(crashes: int, unknown: int) -> str:
-    """What messages stayed hidden after, where some of their leases lapsed and nobody knows whether the holder had crashed."""
-    if not unknown:
-        return "after crashes"
-    return "after crashes and unexplained lapses" if crashes else "after unexplained lapses"
-
-
 def visible(text: str) -> str:
     """The text with invisible characters made visible."""
     return _INVISIBLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -326,7 +326,10 @@ def _sum(key: tuple[Any, ...], leases: list[Row], messages: list[Row]) -> Row:
             lease["processing_ms"] for lease in work if _ended(lease) == "else"
         ),
         "waiting": _histogram(message["wait_ms"] for message in messages),
-        "recovery": _histogram(lease["recovery_ms"] for lease in leases),
+        "recovery": _histogram(lease["recovery_ms"] for lease in leases if lease["outcome"] == "crashed"),
+        "recovery_unknown": _histogram(
+            lease["recovery_ms"] for lease in leases if lease["outcome"] == "unknown"
+        ),
     }
 
 

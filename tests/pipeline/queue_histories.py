@@ -85,13 +85,13 @@ def history_of(
         elif crash_s < work_s:
             history.unknown += 1
             history.lapses[at_deadline] += 1
-            history.recovery[bucket_of(timeout_s * 1000 + 150)] += 1
+            history.recovery_unknown[bucket_of(timeout_s * 1000 + 150)] += 1
         elif work_s <= timeout_s:
             history.processing[bucket_of(int(work_s * 1000))] += 1
         elif gives_up:
             history.unknown += 1
             history.lapses[at_deadline] += 1
-            history.recovery[bucket_of(timeout_s * 1000 + 150)] += 1
+            history.recovery_unknown[bucket_of(timeout_s * 1000 + 150)] += 1
         else:
             history.duplicates += 1
             history.processing[bucket_of(int(work_s * 1000))] += 1

@@ -73,7 +73,7 @@ def a_finding(queue: str = "orders", **changed: Any) -> Finding:
     replay = None
     if enough and recommended is not None:
         hidden, better = (crashes * max(0.0, each - median_s / 2) / 3600 for each in (present_s, recommended))
-        replay = Replay(duplicates, leases * survival(recommended), hidden, better)
+        replay = Replay(duplicates, leases * survival(recommended), hidden, better, hidden)
     fields: dict[str, Any] = {
         "region": "eu-central-1",
         "account": "000000000000",

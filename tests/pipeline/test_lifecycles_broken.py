@@ -116,7 +116,7 @@ def test_tables_that_cannot_be_these_are_refused(
         run_lifecycles(no_spark, journal_place, tables_place)
 
     tables_place.write(NAME, b'{"version": 99}')
-    with pytest.raises(TablesRefused, match="has version 99, this Veil knows 3: upgrade"):
+    with pytest.raises(TablesRefused, match="has version 99, this Veil knows 4: upgrade"):
         run_lifecycles(no_spark, journal_place, tables_place)
     tables_place.write(NAME, b"{")
     with pytest.raises(TablesRefused, match="cannot be read"):

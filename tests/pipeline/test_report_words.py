@@ -8,7 +8,7 @@ import pytest
 
 from tests.pipeline.report_kit import BEGIN, END, a_finding
 from veil import words
-from veil.core.findings import RIGHT, TOO_LONG, TOO_SHORT, UNKNOWN, UNSET, Replay
+from veil.core.findings import RIGHT, TOO_LONG, TOO_SHORT, UNKNOWN, UNSET, Replay, after_losses
 from veil.pipeline.report.summary import period_of, replay_words
 
 
@@ -99,13 +99,28 @@ def test_what_a_timeout_would_have_changed_is_a_sentence(replay: Replay, told: s
 
 
 def test_lapses_of_which_nobody_knows_why_are_not_told_as_crashes():
-    def told(**counts: int) -> str:
-        finding = a_finding(recommended_timeout_s=135, replay=Replay(0, 0, 12.0, 2.0), **counts)
-        return replay_words(finding, (BEGIN, END)) or ""
+    def told(crashed_h: float | None, **counts: int) -> str:
+        replay = Replay(0, 0, 12.0, 2.0, crashed_h)
+        finding = a_finding(recommended_timeout_s=135, replay=replay, **counts)
+        return (replay_words(finding, (BEGIN, END)) or "").partition("waited hidden ")[2]
 
-    assert told(crashes=4, unknown=0).endswith("waited hidden after crashes.")
-    assert told(crashes=4, unknown=1).endswith("waited hidden after crashes and unexplained lapses.")
-    assert told(crashes=0, unknown=5).endswith("waited hidden after unexplained lapses.")
+    assert told(12.0, crashes=4, unknown=0) == "after crashes."
+    assert told(9.0, crashes=4, unknown=1) == "after crashes (9.0 h) and unexplained lapses (3.0 h)."
+    assert told(0.0, crashes=0, unknown=5) == "after unexplained lapses."
+    # By a Veil that did not tell them apart yet.
+    assert told(None, crashes=4, unknown=1) == "after crashes and unexplained lapses."
+
+
+def test_hours_hidden_after_crashes_add_up_over_queues():
+    first = a_finding("a", crashes=4, unknown=0, replay=Replay(0, 0, 1.0, 1.0, 1.0))
+    second = a_finding("b", crashes=2, unknown=3, replay=Replay(0, 0, 5.0, 1.0, 2.0))
+    no_evidence = a_finding("c", crashes=1, unknown=1, replay=None)
+    old = a_finding("d", crashes=1, unknown=1, replay=Replay(0, 0, 5.0, 1.0))
+
+    told = "after crashes (3.0 h) and unexplained lapses (3.0 h)"
+    assert after_losses([first, second, no_evidence]) == told
+    assert after_losses([first, second, old]) == "after crashes and unexplained lapses"
+    assert after_losses([no_evidence]) == "after crashes and unexplained lapses"
 
 
 def test_a_single_minute_is_told_as_one():

@@ -11,7 +11,7 @@ import pytest
 from bench.queue_days import row, write_tables
 from tests.pipeline.queue_histories import EXPONENTIAL, HEAVY_TAIL, Known, history_of
 from veil.cli.pipeline.timeouts import SCHEDULES
-from veil.core.findings import CLEAR, FILE, NOT_ENOUGH, Finding, decode
+from veil.core.findings import CLEAR, FILE, NOT_ENOUGH, Finding, Replay, decode
 from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.store import files_of_table, load_manifest
 from veil.pipeline.lifecycles.tables import bucket_of
@@ -36,6 +36,7 @@ def day_row(day: datetime, queue: str, history: History, message_type: str = "")
         processing_lapsed=history.lapses,
         processing_censored=history.censored,
         recovery=history.recovery,
+        recovery_unknown=history.recovery_unknown,
     )
 
 
@@ -76,6 +77,7 @@ def test_days_add_up_to_the_history_of_each_queue_and_type(tables_place: Storage
     assert found.lapses == expected.lapses
     assert found.censored == expected.censored
     assert found.recovery == expected.recovery
+    assert found.recovery_unknown == expected.recovery_unknown != Counter()
     assert (found.leases, found.duplicates) == (9_000, expected.duplicates)
     assert (found.failed, found.failed_ms) == (expected.failed, expected.failed_ms)
     assert found.unknown == expected.unknown > 0
@@ -215,6 +217,24 @@ def test_the_replay_says_what_the_recommended_timeout_would_have_changed():
     # An hour each.
     assert far_too_long.replay.hidden_hours_then == pytest.approx(far_too_long.unknown, rel=0.05)
     assert far_too_long.replay.hidden_hours_with_recommended < far_too_long.replay.hidden_hours_then / 50
+
+
+def test_the_time_hidden_after_crashes_is_told_without_that_after_unexplained_lapses():
+    def replay_of(crashed_share: float) -> Replay:
+        history = history_of(EXPONENTIAL, Random(2), leases=9_000, timeout_s=3_600, crash_every_s=300)
+        for bucket, count in history.recovery_unknown.items():
+            history.recovery[bucket] = round(count * crashed_share)
+        history.recovery_unknown.subtract(history.recovery)
+        replay = find_all({Work("r", "a", "q", ""): history})[0].replay
+        assert replay is not None
+        return replay
+
+    none, some, every = (replay_of(share) for share in (0.0, 0.25, 1.0))
+    hours = none.hidden_hours_then
+    assert [each.hidden_hours_then for each in (some, every)] == pytest.approx([hours, hours])
+    assert none.hidden_hours_crashed == 0
+    assert some.hidden_hours_crashed == pytest.approx(hours / 4, rel=0.05)
+    assert every.hidden_hours_crashed == pytest.approx(hours)
 
 
 def test_a_renewal_policy_allows_a_shorter_timeout_for_a_few_calls():

@@ -17,7 +17,16 @@ from veil.cli.options import AsJson, DryRun, Yes, argument, complete_queue, with
 from veil.cli.output import drawn_width, inert, is_terminal, say, say_json, show_table, talk
 from veil.cli.pipeline.options import with_tables
 from veil.cli.queue import visibility_timeout_s
-from veil.core.findings import FILE, NO_RENEWAL, Finding, Findings, FindingsUnreadable, WithPolicy, decode
+from veil.core.findings import (
+    FILE,
+    NO_RENEWAL,
+    Finding,
+    Findings,
+    FindingsUnreadable,
+    WithPolicy,
+    after_losses,
+    decode,
+)
 
 if TYPE_CHECKING:
     from veil.client.blocking import BlockingClient
@@ -195,7 +204,7 @@ def _words(finding: Finding) -> Sequence[str]:
         lines.append(
             f"  over the past: {replay.duplicates_then:,} duplicates, with the recommended timeout "
             f"{replay.duplicates_with_recommended:,.0f}; {replay.hidden_hours_then:,.1f} h hidden "
-            f"{words.after_losses(finding.crashes, finding.unknown)}, then "
+            f"{after_losses([finding])}, then "
             f"{replay.hidden_hours_with_recommended:,.1f} h."
         )
     return lines

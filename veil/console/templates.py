@@ -21,6 +21,7 @@ from veil.charts import percent
 from veil.console import charts
 from veil.console.messages import attributes_of, cut, show_body, show_preview
 from veil.console.web import ROOT, NotFound, link, queue_link
+from veil.core.findings import after_losses
 from veil.core.lease import State
 from veil.service.turns import Turn
 from veil.wire.exchange import Response
@@ -185,7 +186,7 @@ class Templates:
             "states": STATES,
             "chance": words.chance,
             "seconds": words.length,
-            "after_losses": words.after_losses,
+            "after_losses": after_losses,
             "sentence": words.sentence,
         }
 

@@ -3,6 +3,7 @@ and the console alike (as JSON, so that none of them needs Spark)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -67,6 +68,9 @@ class Replay(msgspec.Struct, frozen=True):
     # Spent waiting for leases to lapse that crashed, or lapsed nobody knows why (`unknown`).
     hidden_hours_then: float
     hidden_hours_with_recommended: float
+    hidden_hours_crashed: float | None = (
+        None  # of `hidden_hours_then`; None: told by a Veil that did not tell them apart
+    )
 
     @property
     def avoidable(self) -> float:
@@ -152,14 +156,32 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def hidden_hours(self) -> float | None:
-        """Hours that messages spent waiting for the leases of crashed holders to lapse."""
+        """Hours that messages spent waiting for leases to lapse whose holders had crashed, or may have."""
         return None if self.replay is None else self.replay.hidden_hours_then
 
     @property
     def past_cost_s(self) -> float:
-        """What the present timeout has cost: the work done twice, and the time that messages waited hidden after crashes."""
+        """What the present timeout has cost: the work done twice, and the time that messages waited hidden after crashes and
+        after lapses that may have been crashes."""
         work_s = self.p50_s or self.mean_s or self.present_timeout_s or 1.0
         return self.duplicates * work_s + (self.hidden_hours or 0.0) * 3600
+
+
+def after_losses(findings: Sequence[Finding], *, with_hours: bool = True) -> str:
+    """What the messages of these stayed hidden after: crashes, lapses of which nobody knows whether the holder had crashed, or
+    both, then with the hours of each. Of queues without enough evidence no hours are known."""
+    known = [each for each in findings if each.replay is not None] or findings
+    if not any(each.unknown for each in known):
+        return "after crashes"
+    if not any(each.crashes for each in known):
+        return "after unexplained lapses"
+    crashed_h = unknown_h = 0.0
+    for each in known:
+        if each.replay is None or each.replay.hidden_hours_crashed is None or not with_hours:
+            return "after crashes and unexplained lapses"
+        crashed_h += each.replay.hidden_hours_crashed
+        unknown_h += each.replay.hidden_hours_then - each.replay.hidden_hours_crashed
+    return f"after crashes ({words.hours(crashed_h)}) and unexplained lapses ({words.hours(unknown_h)})"
 
 
 class QueueFindings(NamedTuple):

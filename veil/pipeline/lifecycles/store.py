@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAME: Final = "manifest.json"
-VERSION: Final = 3
+VERSION: Final = 4
 
 
 class TablesRefused(VeilError):

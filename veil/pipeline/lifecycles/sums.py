@@ -28,7 +28,7 @@ from veil.pipeline.lifecycles.tables import (
 )
 
 HISTOGRAMS: Final = (
-    "processing", "processing_failed", "processing_lapsed", "processing_censored", "waiting", "recovery",
+    "processing", "processing_failed", "processing_lapsed", "processing_censored", "waiting", "recovery", "recovery_unknown",
 )  # fmt: skip
 _KEYS: Final = ("region", "account", "queue", "message_type")
 _SIZE: Final = BUCKET_MAX + 1
@@ -81,13 +81,15 @@ def sums_of(leases: pa.Table, messages: pa.Table) -> pa.Table:
     )
     # Of those that crashed, or were let go and left to lapse, nobody knows when the work ended.
     is_dead = is_lapsed & (is_let_go | outcome.is_in("crashed"))
+    is_recovered = recovery_ms != NONE
     observed = {
         "processing": (of_leases, work_ms, is_known & ~is_censored & ~is_let_go),
         "processing_failed": (of_leases, work_ms, is_known & ~is_censored & is_let_go),
         "processing_lapsed": (of_leases, work_ms, is_known & is_censored & is_lapsed & ~is_dead),
         "processing_censored": (of_leases, work_ms, is_known & is_censored & ~is_lapsed),
         "waiting": (of_messages, wait_ms, wait_ms != NONE),
-        "recovery": (of_leases, recovery_ms, recovery_ms != NONE),
+        "recovery": (of_leases, recovery_ms, is_recovered & outcome.is_in("crashed")),
+        "recovery_unknown": (of_leases, recovery_ms, is_recovered & outcome.is_in("unknown")),
     }
     histograms = {
         name: _histogram(whose[which], buckets_of(lengths[which]), None, size)

@@ -173,7 +173,8 @@ QUEUE_HOURS: Final = f"""
     processing_lapsed   {_HISTOGRAM} not null,
     processing_censored {_HISTOGRAM} not null,
     waiting             {_HISTOGRAM} not null,
-    recovery            {_HISTOGRAM} not null
+    recovery            {_HISTOGRAM} not null,
+    recovery_unknown    {_HISTOGRAM} not null
 """
 # hour           in which the messages were sent: all that happens to them later counts there.
 # message_type   '' where a message has none.
@@ -183,6 +184,7 @@ QUEUE_HOURS: Final = f"""
 #                given back, to when they did; processing_lapsed of those that lapsed and of which nothing tells whether their
 #                holder was at work; processing_censored of the others: removed, open.
 #                Crashed attempts, and failed ones that were left to lapse, are in none of them: when they ended nobody knows.
+# recovery       after attempts that crashed; recovery_unknown after those of which nothing tells whether they did.
 # Every number but window_ms adds up; queue_days and queue_months have the same columns with the day or month in `hour`.
 
 

@@ -20,7 +20,7 @@ from markupsafe import Markup
 from veil import charts, words
 from veil.charts import UNITS, percent
 from veil.core.clock import Trouble
-from veil.core.findings import NO_RENEWAL, Finding, Findings
+from veil.core.findings import NO_RENEWAL, Finding, Findings, after_losses
 from veil.pipeline.lifecycles.tables import ATTEMPT, OUTCOME
 from veil.pipeline.report import summary
 from veil.pipeline.report.overview import SERIES, Example, ExampleLease, Overview, QueueTimeline
@@ -92,7 +92,7 @@ def _environment() -> Environment:
         "NO_RENEWAL": NO_RENEWAL,
         "SERIES": SERIES,
         **{each.__name__: each for each in (
-            words.plural, words.number, words.span, words.after_losses, words.trouble,
+            words.plural, words.number, words.span, after_losses, words.trouble,
             charts.stretched, charts.survival_chart, charts.survival_sparkline, charts.dilemma_chart,
             summary.period_of, summary.replay_words, summary.nearest, summary.shown_candidates,
             policies_of, life_of, bars, shades, axis, slot_names,

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from veil import words
-from veil.core.findings import FILE, Candidate, Finding, Findings, Replay, decode
+from veil.core.findings import FILE, Candidate, Finding, Findings, Replay, after_losses, decode
 from veil.pipeline.lifecycles.tables import ATTEMPT, HOW, OUTCOME
 from veil.pipeline.report.overview import Overview
 
@@ -69,7 +69,7 @@ def replay_words(finding: Finding, period: Period) -> str | None:
         return None
     lasted = words.span(*period)
     over = f"Over these {lasted}".replace("these 1 ", "this ") if lasted else "Over the time analysed"
-    better, price = _changes(replay, words.after_losses(finding.crashes, finding.unknown))
+    better, price = _changes(finding, replay)
     if better:
         changed = " and ".join(better) + (f", at the price of {' and '.join(price)}" if price else "")
     else:
@@ -77,7 +77,7 @@ def replay_words(finding: Finding, period: Period) -> str | None:
     return f"{over} a timeout of {words.length(finding.recommended_timeout_s)} would have {changed}."
 
 
-def _changes(replay: Replay, after: str) -> tuple[list[str], list[str]]:
+def _changes(finding: Finding, replay: Replay) -> tuple[list[str], list[str]]:
     """What would have been better, and its price; neither where it is less than half a duplicate or a second."""
     fewer = replay.duplicates_then - replay.duplicates_with_recommended
     shorter = replay.hidden_hours_then - replay.hidden_hours_with_recommended
@@ -88,8 +88,11 @@ def _changes(replay: Replay, after: str) -> tuple[list[str], list[str]]:
         price.append(words.plural(-fewer, "more duplicate"))
     if shorter >= 1 / 3600:
         of = words.hours(replay.hidden_hours_then)
-        better.append(f"saved {words.hours(shorter)} of the {of} that messages waited hidden {after}")
+        better.append(
+            f"saved {words.hours(shorter)} of the {of} that messages waited hidden {after_losses([finding])}"
+        )
     elif shorter <= -1 / 3600:
+        after = after_losses([finding], with_hours=False)
         price.append(f"{words.hours(-shorter)} more of messages waiting hidden {after}")
     return better, price
 
@@ -139,6 +142,7 @@ def _told(finding: Finding) -> dict[str, Any]:
         **{name: getattr(finding, name) for name in _TOLD},
         "duplicates_with_recommended": replay.duplicates_with_recommended if replay else None,
         "hidden_hours": finding.hidden_hours,
+        "hidden_hours_crashed": replay.hidden_hours_crashed if replay else None,
         "hidden_hours_with_recommended": replay.hidden_hours_with_recommended if replay else None,
         "cost_s": finding.past_cost_s,
     }

@@ -40,7 +40,8 @@ class History:
     # Lapsed, and nothing was heard of the end of the work: at work so long, if not dead.
     lapses: Counter[int] = field(default_factory=Counter)
     censored: Counter[int] = field(default_factory=Counter)  # removed or open
-    recovery: Counter[int] = field(default_factory=Counter)
+    recovery: Counter[int] = field(default_factory=Counter)  # after attempts that crashed
+    recovery_unknown: Counter[int] = field(default_factory=Counter)  # after `unknown` ones
     # How many leases began with a window of that length.
     windows: Counter[int] = field(default_factory=Counter)
     present_ms: int | None = None  # the latest window
@@ -126,6 +127,7 @@ HISTOGRAMS: Final = {
     "processing_lapsed": "lapses",
     "processing_censored": "censored",
     "recovery": "recovery",
+    "recovery_unknown": "recovery_unknown",
 }
 COUNTS: Final = (
     "leases", "dead_lettered", "duplicates", "failed", "given_back", "crashed", "unknown", "failed_ms", "messages_deleted",

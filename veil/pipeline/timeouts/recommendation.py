@@ -84,8 +84,10 @@ class Evidence:
 
 
 def crash_share(history: History) -> float:
-    """The share of the attempts after whose crash a message is to be expected to stay hidden; never none at all."""
-    return (history.recovery.total() + _CRASHES_BEFORE) / (history.leases + _ATTEMPTS_BEFORE)
+    """The share of the attempts after whose crash a message is to be expected to stay hidden; never none at all. What may have
+    been a crash counts as one."""
+    lost = history.recovery.total() + history.recovery_unknown.total()
+    return (lost + _CRASHES_BEFORE) / (history.leases + _ATTEMPTS_BEFORE)
 
 
 def recommend(evidence: Evidence) -> Recommendation:
@@ -399,22 +401,28 @@ def replay(evidence: Evidence, recommended_s: int) -> Replay:
     """
     history, curve = evidence.history, evidence.curve
     (means,) = evaluate(curve, evidence.timelines, [recommended_s], evidence.policy)
-    recovered = history.recovery.total()
-    measured_s = sum(count * middle_s(bucket) for bucket, count in history.recovery.items())
-    then_s, with_s = measured_s, recovered * means.recovery_s
-    if recovered and history.windows:
-        leases = history.windows.total()
+    then, mean_s = None, 0.0
+    if leases := history.windows.total():
         mean_s = sum(length_ms * count for length_ms, count in history.windows.items()) / leases / 1000
-        waited_s = max(measured_s / recovered - mean_s, 0.0)
         visibility_s = max(1, min(round(mean_s), VISIBILITY_MAX_S))
         (then,) = evaluate(curve, evidence.timelines, [visibility_s], evidence.policy)
-        then_s = recovered * (then.recovery_s + waited_s)
-        with_s = recovered * (means.recovery_s + waited_s)
+
+    def hidden_s(recovery: Counter[int]) -> tuple[float, float]:
+        recovered = recovery.total()
+        measured_s = sum(count * middle_s(bucket) for bucket, count in recovery.items())
+        if then is None or not recovered:
+            return measured_s, recovered * means.recovery_s
+        waited_s = max(measured_s / recovered - mean_s, 0.0)
+        return recovered * (then.recovery_s + waited_s), recovered * (means.recovery_s + waited_s)
+
+    crashed_s, crashed_with_s = hidden_s(history.recovery)
+    unknown_s, unknown_with_s = hidden_s(history.recovery_unknown)
     return Replay(
         duplicates_then=history.duplicates,
         duplicates_with_recommended=history.leases * means.duplicate_chance,
-        hidden_hours_then=then_s / 3600,
-        hidden_hours_with_recommended=with_s / 3600,
+        hidden_hours_then=(crashed_s + unknown_s) / 3600,
+        hidden_hours_with_recommended=(crashed_with_s + unknown_with_s) / 3600,
+        hidden_hours_crashed=crashed_s / 3600,
     )
 
 
