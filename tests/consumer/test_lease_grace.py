@@ -114,6 +114,23 @@ async def test_the_promise_is_read_from_the_answer_to_a_receive(promised: str, g
     assert message.grace_s == grace_s
 
 
+@pytest.mark.parametrize(
+    ("waited", "began_s"), [("12", 112), ("", 100), ("-3", 100), ("1.5", 100), ("999", 120), ("99999", 100)]
+)
+async def test_the_window_is_counted_from_after_the_wait_that_the_answer_tells_of(
+    waited: str, began_s: float
+) -> None:
+    async def behave(talk: Talk) -> None:
+        await talk.request()
+        found = {"Messages": [{"MessageId": "m", "ReceiptHandle": "r", "Body": "x"}]}
+        talk.say(http(200, found, f"x-veil-waited: {waited}"))
+        await talk.gone()
+
+    async with bad_server(behave) as url, client_of(url, monotonic=lambda: 100.0) as client:
+        [message] = await client.receive(f"{url}/000000000000/q", count=1, wait_s=20)
+    assert message.began_at_s == began_s
+
+
 async def test_a_refused_connection_and_an_answer_of_trouble_are_told_from_silence() -> None:
     async def behave(talk: Talk) -> None:
         await talk.request()

@@ -136,7 +136,7 @@ def test_a_damaged_message_is_left_in_the_queue_and_the_others_are_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     found = messages_in(received(("a", BODY_MD5, None), ("b", "0" * 32, None), ("c", None, None)), 7.0)
-    assert [(message.message_id, message.asked_at_s) for message in found] == [("a", 7.0), ("c", 7.0)]
+    assert [(message.message_id, message.began_at_s) for message in found] == [("a", 7.0), ("c", 7.0)]
     assert "message b" in caplog.text
 
 

@@ -331,7 +331,7 @@ async def test_the_window_is_counted_from_the_first_try() -> None:
     async with bad_server(service) as endpoint, client_of(endpoint, monotonic=lambda: next(now)) as client:
         await client.delete("q", ["r"])
         (message,) = await client.receive("q", count=1, wait_s=0)
-    assert message.asked_at_s == 100
+    assert message.began_at_s == 100
 
 
 # ---- the questions at the start

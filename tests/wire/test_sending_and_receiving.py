@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from typing import Any
 
 import pytest
 
+from tests.stores.sqlite_kit import turns
 from tests.wire.kit import Refused, Wire, read_json
 
 TRACE = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
@@ -229,6 +231,28 @@ async def test_bulk_is_off_unless_asked_for() -> None:
         entries = [{"Id": str(i), "ReceiptHandle": one["ReceiptHandle"]} for i, one in enumerate(found)]
         answer = await wire.call("DeleteMessageBatch", QueueUrl=url, Entries=entries)
         assert len(answer["Successful"]) == 25
+
+
+@pytest.mark.parametrize(("waited_s", "told"), [(0, None), (1.2, None), (2.2, "1"), (12.3, "12")])
+async def test_a_receive_tells_how_long_it_waited_before_the_window_began(
+    wire: Wire, waited_s: float, told: str | None
+) -> None:
+    url = await wire.queue("q")
+    receive = asyncio.ensure_future(wire.post("ReceiveMessage", {"QueueUrl": url, "WaitTimeSeconds": 20}))
+    await turns()
+    wire.clock.advance(seconds=waited_s)
+    await wire.call("SendMessage", QueueUrl=url, MessageBody="x")
+    assert dict((await receive).headers).get("x-veil-waited") == told
+
+
+async def test_a_receive_that_is_repeated_tells_nothing_of_the_wait_of_the_first(wire: Wire) -> None:
+    url = await wire.queue("q.fifo", FifoQueue="true", ContentBasedDeduplication="true")
+    await wire.call("SendMessage", QueueUrl=url, MessageBody="x", MessageGroupId="g")
+    asked = {"QueueUrl": url, "WaitTimeSeconds": 20, "ReceiveRequestAttemptId": "a"}
+    await wire.post("ReceiveMessage", asked)
+    wire.clock.advance(seconds=12)
+    answer = await wire.post("ReceiveMessage", asked)
+    assert read_json(answer)["Messages"] and "x-veil-waited" not in dict(answer.headers)
 
 
 async def test_who_asks_for_it_in_a_header_may_name_a_hundred_messages(wire: Wire) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from veil.client.api import BATCH_MAX, ApiError, Failure, RawMessage, classify, known, plain
 from veil.client.connection import HttpAnswer
+from veil.core.limits import WAIT_MAX_S
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class _Error(msgspec.Struct):
 
 
 GRACE_HEADER: Final = b"x-veil-lease-grace"
+WAITED_HEADER: Final = b"x-veil-waited"
 BULK_HEADER: Final = b"x-veil-bulk"
 _BULK_MAX: Final = 100
 _GRACE_MAX_S: Final = 3_600.0
@@ -89,6 +91,7 @@ def messages_in(answer: HttpAnswer, asked_at_s: float) -> list[RawMessage]:
     found: list[RawMessage] = []
     damaged: set[str] = set()
     grace_s = _grace_s(answer)
+    began_s = asked_at_s + _waited_s(answer)
     for each in decoded(_received, answer).messages or ():
         group = each.group
         if group is not None and group in damaged:
@@ -103,7 +106,7 @@ def messages_in(answer: HttpAnswer, asked_at_s: float) -> list[RawMessage]:
             if group is not None:
                 damaged.add(group)
             continue
-        each.asked_at_s, each.grace_s = asked_at_s, grace_s
+        each.began_at_s, each.grace_s = began_s, grace_s
         found.append(each)
     return found
 
@@ -122,6 +125,12 @@ def _grace_s(answer: HttpAnswer) -> float:
     except ValueError:
         return 0.0
     return grace_s if 0.0 <= grace_s <= _GRACE_MAX_S else 0.0
+
+
+def _waited_s(answer: HttpAnswer) -> int:
+    """For how long Veil says that the receive had waited before the windows of its messages began; others do not say."""
+    text = answer.header(WAITED_HEADER)
+    return min(int(text), WAIT_MAX_S) if 0 < len(text) < 4 and text.isascii() and text.isdigit() else 0
 
 
 def receipts_in(answer: HttpAnswer) -> list[str]:

@@ -73,8 +73,8 @@ class Attribute(msgspec.Struct, frozen=True, rename="pascal", omit_defaults=True
 
 
 class RawMessage(msgspec.Struct, rename="pascal"):
-    """A message as the service gave it. `asked_at_s` is monotonic time from before the receive was sent: the window
-    began after it, so counting from it can only make the holder more careful."""
+    """A message as the service gave it. `began_at_s` is monotonic time from before its window began: before the receive was sent,
+    or as much later as Veil says that it waited. So counting from it can only make the holder more careful."""
 
     message_id: str
     receipt: str = msgspec.field(name="ReceiptHandle")
@@ -82,7 +82,7 @@ class RawMessage(msgspec.Struct, rename="pascal"):
     attributes: dict[str, Attribute] = msgspec.field(name="MessageAttributes", default_factory=dict)
     # ApproximateReceiveCount, SentTimestamp, MessageGroupId, …
     system: dict[str, str] = msgspec.field(name="Attributes", default_factory=dict)
-    asked_at_s: float = 0.0
+    began_at_s: float = 0.0
     # How long after the service's own trouble its lease stays open; 0: nothing is promised.
     grace_s: float = 0.0
     body_md5: str | None = msgspec.field(name="MD5OfBody", default=None)

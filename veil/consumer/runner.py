@@ -284,7 +284,7 @@ class Runner:
                 message_id=raw.message_id,
                 receipt=raw.receipt,
                 token=raw.receive_count,
-                received_at_s=raw.asked_at_s,
+                received_at_s=raw.began_at_s,
                 visibility_s=visibility_s,
                 monotonic=monotonic,
                 grace_s=raw.grace_s,

@@ -15,6 +15,7 @@ import msgspec
 from veil.core.attempt import HEADER, Said, read_header
 from veil.core.clock import grace_ms
 from veil.core.errors import AccessDenied, QueueMissing
+from veil.core.limits import SECOND_MS
 from veil.core.message import Caller, StoredMessage
 from veil.core.policy import OWNER_ONLY_ACTIONS, evaluate, is_account, parse_policy
 from veil.core.queue import Queue, QueueKey
@@ -111,6 +112,9 @@ def read_page_token(token: str) -> str:
 
 ANONYMOUS = "anonymous"
 GRACE_HEADER = "x-veil-lease-grace"  # seconds
+# For at least how many seconds a receive waited before its messages' windows began. The clock of a database is known roughly.
+WAITED_HEADER = "x-veil-waited"
+_WAITED_DOUBT_MS = 250
 # A client that sends it may name so many messages in a call; answers to receives and to GetQueueUrl offer it.
 BULK_HEADER = "x-veil-bulk"
 BULK_ASKED_MAX = 100  # longer calls would keep everybody else waiting
@@ -190,6 +194,13 @@ class Call(msgspec.Struct):
         """Say with the answer how long after the server's own trouble a lease of the queue stays open."""
         if self.service.rules.lease_grace:
             self.headers = ((GRACE_HEADER, f"{grace_ms(queue.settings.visibility_s) / 1000:g}"),)
+
+    def announce_wait(self, began_ms: int, message: StoredMessage) -> None:
+        """Say with the answer for how long the receive waited: a client that must count windows from before its request need not
+        take that off them. Not of a window that a repeated receive begins anew."""
+        waited_s = ((message.received_at_ms or 0) - began_ms - _WAITED_DOUBT_MS) // SECOND_MS
+        if waited_s > 0:
+            self.headers += ((WAITED_HEADER, str(waited_s)),)
 
     def retry_key(self) -> bytes | None:
         """What names this call over the SDK's repetitions of it; None for a client that gives no such id.

@@ -359,7 +359,7 @@ class SealedStream(Stream):
         parts = []
         for begin in range(0, len(messages), share):
             several = messages[begin : begin + share]
-            at_ms = [asked_at_ms + int((message.asked_at_s - asked_at_s) * 1000) for message in several]
+            at_ms = [asked_at_ms + int((message.began_at_s - asked_at_s) * 1000) for message in several]
             parts.append(to_batch(SourceMessages.of(several), self._queue, self._schema, at_ms))
         ids, receipts = [m.message_id for m in messages], [m.receipt for m in messages]
         seal = Seal(start["n"] + 1, start.get("segment", ""), len(parts), ids, receipts)
@@ -388,8 +388,8 @@ class SealedStream(Stream):
         now_s = time.monotonic()
         latest = {message.message_id: message for message in messages}.values()
         sure_s, too_old_s = self._window_s / RECEIVE_SHARE, self._window_s / _TOO_OLD
-        held = [message for message in latest if now_s - message.asked_at_s < sure_s]
-        older = [message for message in latest if sure_s <= now_s - message.asked_at_s < too_old_s]
+        held = [message for message in latest if now_s - message.began_at_s < sure_s]
+        older = [message for message in latest if sure_s <= now_s - message.began_at_s < too_old_s]
         if older:
             results = self._client.extend([message.receipt for message in older], self._window_s)
             held += [message for message, failed in zip(older, results, strict=True) if failed is None]

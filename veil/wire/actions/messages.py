@@ -67,6 +67,7 @@ async def receive_message(call: Call, given: shapes.ReceiveMessageInput) -> shap
         check_range("VisibilityTimeout", given.VisibilityTimeout, 0, limits.VISIBILITY_MAX_S, FROM_TO)
     form = ReceivedForm(given)
     service, caller = call.service, call.caller
+    began_ms = service.clock.now_ms()
     messages = await receive(
         service,
         queue,
@@ -81,6 +82,7 @@ async def receive_message(call: Call, given: shapes.ReceiveMessageInput) -> shap
     )
     if not messages:
         return shapes.ReceiveMessageOutput()
+    call.announce_wait(began_ms, messages[0])
     call.received(queue, messages, caller)
     if call.answer_bytes > LARGE_BYTES:
         return shapes.ReceiveMessageOutput(await in_thread(form.messages, service, queue, messages))
