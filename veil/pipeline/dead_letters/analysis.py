@@ -100,47 +100,9 @@ def fingerprint_of(text: Column) -> Column:
 
 
 def with_histories(letters: DataFrame, leases: DataFrame | None, messages: DataFrame | None) -> DataFrame:
-    """Add `leases`, and the error and `dead_since` where the message does not tell them; null where the tables know nothing.
-
-    Told by message id: that of the message, or of the one of which it is a copy. Leases among the dead letters
-    themselves do not count.
-    """
-    if leases is None:
-        told = letters.withColumn("leases", F.lit(None).cast("string"))
-    else:
-        own = letters.select("first_id", "queue", "message_id").distinct()
-        error = F.struct(*_ERROR)
-        ended = leases.where(F.col("delivery") > 0).select(
-            F.col("message_id").alias("first_id"),
-            F.col("queue").alias("leased_from"),
-            "outcome",
-            F.when(F.col("error_type").isNotNull(), F.struct("delivery", error.alias("error"))).alias("last"),
-        )
-        by_outcome = (
-            own.join(ended, "first_id")
-            .where(F.col("leased_from") != F.col("queue"))
-            .groupBy("queue", "message_id", "outcome")
-            .agg(F.count(F.lit(1)).alias("count"), F.max("last").alias("last"))
-        )
-        history = by_outcome.groupBy("queue", "message_id").agg(
-            F.concat_ws(
-                ", ",
-                F.transform(
-                    # By name, so that equal histories read the same.
-                    F.sort_array(F.collect_list(F.struct("outcome", "count"))),
-                    lambda each: F.concat(each["count"].cast("string"), F.lit(" × "), each["outcome"]),
-                ),
-            ).alias("leases"),
-            F.max("last").getField("error").alias("last_error"),
-        )
-        told = letters.join(history, ["queue", "message_id"], "left")
-        # All of it from one of both: a text of one attempt under the type of another would be nobody's error.
-        is_silent = F.col("error_type").isNull() & F.col("error_text").isNull()
-        for name in _ERROR:
-            told = told.withColumn(
-                f"told_{name}", F.when(is_silent, F.col("last_error").getField(name)).otherwise(F.col(name))
-            )
-        told = told.drop(*_ERROR, "last_error").withColumnsRenamed({f"told_{name}": name for name in _ERROR})
+    """Add `leases`, and the error and `dead_since` where the message does not tell them; null where the tables know nothing."""
+    unknown = F.lit(None).cast("string")
+    told = letters.withColumn("leases", unknown) if leases is None else _with_attempts(letters, leases)
     if messages is None:
         return told
     died = (
@@ -153,6 +115,41 @@ def with_histories(letters: DataFrame, leases: DataFrame | None, messages: DataF
         .withColumn("dead_since", F.coalesce("dead_since", "moved_at"))
         .drop("moved_at")
     )
+
+
+def _with_attempts(letters: DataFrame, leases: DataFrame) -> DataFrame:
+    """Add what came of the attempts, and the error of the last that failed, by the message's id or that of the one of which it is
+    a copy. Leases among the dead letters themselves do not count."""
+    own = letters.select("first_id", "queue", "message_id").distinct()
+    error = F.struct(*_ERROR)
+    ended = leases.where(F.col("delivery") > 0).select(
+        F.col("message_id").alias("first_id"),
+        F.col("queue").alias("leased_from"),
+        "outcome",
+        F.when(F.col("error_type").isNotNull(), F.struct("delivery", error.alias("error"))).alias("last"),
+    )
+    by_outcome = (
+        own.join(ended, "first_id")
+        .where(F.col("leased_from") != F.col("queue"))
+        .groupBy("queue", "message_id", "outcome")
+        .agg(F.count(F.lit(1)).alias("count"), F.max("last").alias("last"))
+    )
+    history = by_outcome.groupBy("queue", "message_id").agg(
+        F.concat_ws(
+            ", ",
+            F.transform(
+                # By name, so that equal histories read the same.
+                F.sort_array(F.collect_list(F.struct("outcome", "count"))),
+                lambda each: F.concat(each["count"].cast("string"), F.lit(" × "), each["outcome"]),
+            ),
+        ).alias("leases"),
+        F.max("last").getField("error").alias("last_error"),
+    )
+    told = letters.join(history, ["queue", "message_id"], "left")
+    # All of it from one of both: a text of one attempt under the type of another would be nobody's error.
+    is_silent = F.col("error_type").isNull() & F.col("error_text").isNull()
+    errors = {name: F.when(is_silent, F.col("last_error")[name]).otherwise(F.col(name)) for name in _ERROR}
+    return told.withColumns(errors).drop("last_error")
 
 
 def place_of_error(traceback: Column) -> Column:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -247,9 +247,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 class VeilDataSource(DataSource):
     """`spark.readStream.format("veil")`, and what else Spark can do with a queue."""
-
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
 
     @classmethod
     def name(cls) -> str:
