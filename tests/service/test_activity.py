@@ -121,6 +121,13 @@ async def test_deleted_released_and_given_back_are_no_lapses(scene: Scene):
     assert (ann.received, ann.outcomes, ann.polls) == (3, {"completed": 1, "given_back": 1, "undone": 1}, 1)
 
 
+async def test_a_receive_without_a_window_is_given_back_on_the_page_and_in_the_metrics(scene: Scene):
+    await scene.send(2)
+    await receive(scene.service, scene.queue, count=2, visibility_s=0, wait_s=0, caller=ANN)
+    assert scene.consumer(ANN).outcomes == {"given_back": 2}
+    assert scene.service.tallies["given_back", scene.queue.id] == 2
+
+
 async def test_a_purge_and_the_end_of_a_queue_end_its_leases(scene: Scene):
     await scene.send(1)
     await scene.receive(ANN)

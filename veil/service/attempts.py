@@ -241,7 +241,7 @@ class LiveAttempts:
         consumer.received += len(messages)
         consumer.queues[queue.id] = consumer.queues.get(queue.id, 0) + len(messages)
         if visibility_s == 0:
-            consumer.count(AttemptOutcome.GIVEN_BACK, len(messages))
+            self._judged(consumer, queue, AttemptOutcome.GIVEN_BACK, len(messages))
             return
         received_at_ms = messages[0].received_at_ms or now_ms
         self._hold(Claim(consumer, queue, received_at_ms, received_at_ms + visibility_s * 1000), messages)
