@@ -108,28 +108,54 @@ async def test_a_stop_exports_what_is_left(tmp_path: Path):
     assert world.exported == 3
 
 
+class SlowSink(DirectSink):
+    """Stands still behind the first rows, until it may go on."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(where)
+        self.began, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def write(self, plan: ExportPlan, rows: AsyncIterator[Sequence[OutboxRow]]) -> frames.Written:
+        async def slowly() -> AsyncIterator[Sequence[OutboxRow]]:
+            async for some in rows:
+                yield some
+                self.began.set()
+                await self.goes_on.wait()
+
+        return await super().write(plan, slowly())
+
+
 async def test_a_node_that_is_overtaken_does_not_replace_a_whole_segment(tmp_path: Path):
     world = World(tmp_path)
     await world.send(200)
-    began, goes_on = asyncio.Event(), asyncio.Event()
-
-    class SlowSink(DirectSink):
-        async def write(self, plan: ExportPlan, rows: AsyncIterator[Sequence[OutboxRow]]) -> frames.Written:
-            async def slowly() -> AsyncIterator[Sequence[OutboxRow]]:
-                async for some in rows:
-                    yield some
-                    began.set()
-                    await goes_on.wait()
-
-            return await super().write(plan, slowly())
-
-    other = Exporter(world.store, SlowSink(world.place.uri), world.clock)
-    exporting = asyncio.ensure_future(other.export_all())
-    await began.wait()
+    sink = SlowSink(world.place.uri)
+    exporting = asyncio.ensure_future(Exporter(world.store, sink, world.clock).export_all())
+    await sink.began.wait()
     await world.exporter.export_all()
-    goes_on.set()
+    sink.goes_on.set()
     assert await exporting == 0
     assert world.exported == 200
+
+
+async def test_the_duty_is_kept_as_long_as_an_export_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    world = World(tmp_path)
+    await world.send()
+    asked: list[int] = []
+
+    async def has_duty(duty: str) -> bool:
+        asked.append(world.clock.now_ms())
+        return True
+
+    monkeypatch.setattr(world.store, "has_duty", has_duty)
+    sink = SlowSink(world.place.uri)
+    exporting = asyncio.ensure_future(Exporter(world.store, sink, world.clock).export_one())
+    await sink.began.wait()
+    await world.pass_time(10)
+    assert len(asked) == 10
+    sink.goes_on.set()
+    assert await exporting
+    await world.pass_time(10)
+    assert len(asked) == 10
 
 
 async def test_without_events_nothing_is_written(tmp_path: Path):

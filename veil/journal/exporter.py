@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -175,13 +176,28 @@ class Exporter:
         plan = await self._plan()
         if plan is None:
             return False
+        keeping = asyncio.get_running_loop().create_task(self._keep_duty())
         try:
             done = await self._sink.write(plan, self._rows(plan))
         except _Overtaken:
             return True
+        finally:
+            keeping.cancel()
         await self._outbox.finish_export(plan)
         self._count(done)
         return True
+
+    async def _keep_duty(self) -> None:
+        """Ask again every second: whoever falls silent is taken for dead, and another node begins to write the same segment."""
+        while True:
+            over = asyncio.Event()
+            timer = self._clock.call_at(self._clock.now_ms() + _LOOK_MS, over.set)
+            try:
+                await over.wait()
+            finally:
+                timer.cancel()
+            with suppress(VeilError):
+                await self._outbox.has_duty(DUTY)
 
     async def _plan(self) -> ExportPlan | None:
         return await self._outbox.plan_export(rows_max=SEGMENT_ROWS_MAX, bytes_max=SEGMENT_BYTES_MAX)
