@@ -162,7 +162,7 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--messages", type=int, default=10_000, help="in the queue of each trial (10000)")
+    parser.add_argument("--messages", type=int, default=20_000, help="in the queue of each trial (20000)")
     parser.add_argument("--rounds", type=int, default=3, help="the table shows their median (3)")
     parser.add_argument(
         "--concurrency", nargs="+", type=int, default=[1, 10, 100], metavar="N", help="1 10 100"
