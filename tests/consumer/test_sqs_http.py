@@ -9,6 +9,7 @@ import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from cryptography import x509
@@ -332,6 +333,17 @@ async def test_the_window_is_counted_from_the_first_try() -> None:
         await client.delete("q", ["r"])
         (message,) = await client.receive("q", count=1, wait_s=0)
     assert message.began_at_s == 100
+
+
+async def test_an_answer_that_came_while_the_process_stood_still_is_read() -> None:
+    connection = http_connection.ClientConnection(asyncio.get_running_loop(), lambda _: None)
+    connection.connection_made(asyncio.Transport())
+    connection._transport = Mock()
+    exchange = asyncio.ensure_future(connection.exchange(b"", timeout_s=3600, answer_bytes_max=10_000))
+    await asyncio.sleep(0)
+    connection._time_is_up(3600)  # uvloop looks at its timers first, and only then at what can be read
+    connection.data_received(DELETED)
+    assert (await exchange).status == 200
 
 
 # ---- the questions at the start

@@ -78,6 +78,7 @@ def current_span() -> str | None:
 
 # How long an answer that nobody waits for any more is still listened for.
 LINGER_S = 1.0
+_READ_FIRST_S: Final = 0.05
 
 
 class NoAnswer(Exception):
@@ -141,7 +142,7 @@ class ClientConnection(asyncio.Protocol):
         waiting: asyncio.Future[HttpAnswer] = self._loop.create_future()
         self._waiting, self._heir = waiting, heir
         self._bytes_left, self._heard = answer_bytes_max, False
-        self._timer = self._loop.call_later(timeout_s, self._fail, f"no answer within {timeout_s:g} s")
+        self._timer = self._loop.call_later(timeout_s, self._time_is_up, timeout_s)
         self._transport.write(request)
         try:
             return await waiting
@@ -151,6 +152,11 @@ class ClientConnection(asyncio.Protocol):
             elif heir is not None and not waiting.cancelled() and waiting.exception() is None:
                 heir(waiting.result())  # it came in the very moment of the cancelling
             raise
+
+    def _time_is_up(self, timeout_s: float) -> None:
+        # A process that stood still finds its timer due before it has read an answer that came meanwhile, and the messages in
+        # that are claimed: let the loop read first.
+        self._timer = self._loop.call_later(_READ_FIRST_S, self._fail, f"no answer within {timeout_s:g} s")
 
     def abandon(self) -> None:
         """End what is under way. With an heir, only our side is closed at first, and the other one heard for a moment."""
