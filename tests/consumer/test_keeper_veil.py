@@ -38,7 +38,7 @@ async def test_a_message_is_kept_for_as_long_as_it_is_held_and_no_longer(
         for raw in await api.receive(url, count=10, wait_s=1, visibility_s=60):
             received[raw.body] = lease = Lease(
                 queue_url=url, message_id=raw.message_id, receipt=raw.receipt, token=raw.receive_count,
-                received_at_s=raw.asked_at_s, visibility_s=60, monotonic=steady_s,
+                received_at_s=raw.began_at_s, visibility_s=60, monotonic=steady_s,
             )  # fmt: skip
             keeper.hold(lease)
     kept, let_go, deleted = received["kept"], received["let go"], received["deleted elsewhere"]
