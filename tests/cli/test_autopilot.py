@@ -112,7 +112,7 @@ async def overrun(world: World, messages: int, monkeypatch: pytest.MonkeyPatch) 
     for number in range(messages):
         world.client.on_queue("SendMessage", "orders", {"MessageBody": str(number)})
     now_s = time.time() - messages * 900
-    monkeypatch.setattr(AttemptsJournal, "_ms", lambda self, ago_s: round(now_s * 1000))
+    monkeypatch.setattr(AttemptsJournal, "_now_ms", lambda self: round(now_s * 1000))
     # How long a handler worked is measured by a clock that is not the test's: the journal's has to do.
     monkeypatch.setattr(Message, "told", lambda self, otherwise=None: self.said or otherwise)
     journal = str(world.audit_file.parent / "journal")
