@@ -347,6 +347,8 @@ class Runner:
             self._releases.hurry()
             await _first_of(drained, asyncio.sleep(_LAST_S))
         if not drained.done():
+            # Looked at, or asyncio would tell of the cancelling as of an error that nobody has heard of.
+            drained.add_done_callback(lambda done: done.cancelled() or done.exception())
             drained.cancel()
             if dispatch.running:
                 _log.warning(
