@@ -63,8 +63,8 @@ _PAGE_MAX, _COUNTED_PAGE_MAX = 100, 16  # messages with their bodies that are re
 # consumer that failed all of it, and others must be let in before the rest.
 SPENT_AT_ONCE = 100
 AttemptClaim = tuple[int, int, int | None]  # seq, delivery and deadline of a message that an attempt gave
-# Plain numbers, since these are written with every message.
 _SOURCE_CHARS_MAX = 500  # of what a consumer writes; a sender may write a megabyte
+# Plain numbers, since these are written with every message.
 _VISIBLE, _DELAYED, _IN_FLIGHT = int(State.VISIBLE), int(State.DELAYED), int(State.IN_FLIGHT)
 
 
