@@ -6,11 +6,13 @@ import itertools
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -272,16 +274,18 @@ def test_reload_restarts_when_a_source_changes(start: Start, send: Callable[[str
     assert running.stop() == 0
 
 
-def test_the_health_ports_of_workers_follow_each_other(start: Start, send: Callable[[str], None]):
-    import socket
+def _first_of_two_free_ports() -> int:
+    while True:
+        with socket.socket() as free, socket.socket() as next_free:
+            free.bind(("127.0.0.1", 0))
+            port = int(free.getsockname()[1])
+            with suppress(OSError, OverflowError):  # the next is taken, or there is none
+                next_free.bind(("127.0.0.1", port + 1))
+                return port
 
-    with socket.socket() as free, socket.socket() as next_free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        try:
-            next_free.bind(("127.0.0.1", port + 1))
-        except OSError:
-            pytest.skip("the next port is taken")
+
+def test_the_health_ports_of_workers_follow_each_other(start: Start, send: Callable[[str], None]):
+    port = _first_of_two_free_ports()
     running = start("--workers", "2", "--health-port", str(port))
     until(lambda: running.out().count("consuming") == 2)
     for each in (port, port + 1):
