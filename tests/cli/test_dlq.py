@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -71,7 +72,9 @@ def test_redrive_to_another_queue(dead: Veil) -> None:
 
 
 def test_a_slow_redrive_can_be_left_alone_and_cancelled(dead: Veil) -> None:
-    assert dead("dlq", "redrive", "orders-dead", "--rate", "1", "--no-wait").code == 0
+    started = dead("dlq", "redrive", "orders-dead", "--rate", "1", "--no-wait", "--json")
+    assert started.code == 0
+    assert json.loads(started.out)["status"] == "RUNNING"
     again = dead("dlq", "redrive", "orders-dead")
     assert again.code == 1
     assert "already a task running" in again.err

@@ -147,6 +147,8 @@ def redrive(
             parameters["DestinationArn"] = client.arn(to)
         client.call("StartMessageMoveTask", {"SourceArn": arn, **parameters})
     if no_wait:
+        if as_json:
+            say_json(_as_object(dlq, _tasks(client, arn, 1)[0]))
         talk(f"redrive of {dlq} started; see: veil dlq ls")
         return
     task = _watch(client, dlq, arn)
