@@ -133,5 +133,6 @@ def test_the_helper_that_renews_starts_where_its_consumer_does_not_look(planted:
     heard: list[object] = []
     pipe = HelperPipe(dict, None, lambda _, message: heard.append(message))  # type: ignore[arg-type]
     until(lambda: bool(heard), "it said nothing")
+    pipe.say("close")
     pipe.close(30)
     assert traces(planted) == []
