@@ -71,6 +71,12 @@ class Attribute(msgspec.Struct, frozen=True, rename="pascal", omit_defaults=True
     def value(self) -> str | bytes:
         return self.binary_value if self.binary_value is not None else self.string_value or ""
 
+    def size_bytes(self, name: str) -> int:
+        """What it takes under that name of a message's bytes, as the service counts them."""
+        value = self.value
+        value_bytes = len(value if isinstance(value, bytes) else value.encode())
+        return len(name.encode()) + len(self.data_type.encode()) + value_bytes
+
 
 class RawMessage(msgspec.Struct, rename="pascal"):
     """A message as the service gave it. `began_at_s` is monotonic time from before its window began: before the receive was sent,

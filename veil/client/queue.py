@@ -201,7 +201,9 @@ class Queue:
             entry["MessageGroupId"] = message.group
         if message.deduplication_id is not None:
             entry["MessageDeduplicationId"] = message.deduplication_id
-        size = len(entry["MessageBody"].encode()) + sum(_bytes_of(*each) for each in attributes.items())
+        size = len(entry["MessageBody"].encode()) + sum(
+            each.size_bytes(name) for name, each in attributes.items()
+        )
         if size > BATCH_BYTES_MAX:
             raise ValueError(f"a message of {size:,} bytes: expected at most {BATCH_BYTES_MAX:,}")
         return _Waiting(entry, len(_encode(entry)), time.monotonic() + self._timeout_s)
@@ -358,13 +360,6 @@ def _attribute(name: str, value: object) -> Attribute:
     if isinstance(value, Attribute):
         return value
     raise TypeError(f"attribute {name}={value!r}: expected text, a number or bytes")
-
-
-def _bytes_of(name: str, attribute: Attribute) -> int:
-    value = attribute.value
-    return len(f"{name}{attribute.data_type}".encode()) + len(
-        value if isinstance(value, bytes) else value.encode()
-    )
 
 
 def _delay_s(delay: float | timedelta) -> int:

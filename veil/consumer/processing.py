@@ -253,7 +253,7 @@ def dead_letter_copy(
     attributes = {
         name: attribute for name, attribute in message.attributes.items() if not name.startswith(PREFIX)
     }
-    left = bytes_max - _bytes(message.body) - sum(map(_attribute_bytes, attributes.items()))
+    left = bytes_max - _bytes(message.body) - sum(each.size_bytes(name) for name, each in attributes.items())
     for name, data_type, text, most in _ours(message, outcome, now, error_texts):
         if len(attributes) >= ATTRIBUTES_MAX:
             break
@@ -262,7 +262,7 @@ def dead_letter_copy(
         if not value or (value != text and data_type == "Number"):
             continue
         attributes[name] = Attribute.of(data_type, value)
-        left -= _attribute_bytes((name, attributes[name]))
+        left -= attributes[name].size_bytes(name)
     return message.body, attributes
 
 
@@ -311,13 +311,3 @@ def _fitted(text: str, room: int, *, keep_end: bool) -> str:
 
 def _bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
-
-
-def _attribute_bytes(item: tuple[str, Attribute]) -> int:
-    name, attribute = item
-    value = attribute.value
-    return (
-        _bytes(name)
-        + _bytes(attribute.data_type)
-        + (len(value) if isinstance(value, bytes) else _bytes(value))
-    )
