@@ -68,9 +68,8 @@ class Replay(msgspec.Struct, frozen=True):
     # Spent waiting for leases to lapse that crashed, or lapsed nobody knows why (`unknown`).
     hidden_hours_then: float
     hidden_hours_with_recommended: float
-    hidden_hours_crashed: float | None = (
-        None  # of `hidden_hours_then`; None: told by a Veil that did not tell them apart
-    )
+    # Of `hidden_hours_then`; None: told by a Veil that did not tell them apart.
+    hidden_hours_crashed: float | None = None
 
     @property
     def avoidable(self) -> float:

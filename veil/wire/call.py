@@ -280,9 +280,8 @@ class Call(msgspec.Struct):
             facts["aws:sourceip"] = _address(request.peer)
         if self.account is not None:
             facts["aws:principalaccount"] = self.account
-            facts["aws:principalarn"] = (
-                f"arn:aws:iam::{self.account}:root"  # whoever has a key acts for its account
-            )
+            # Whoever has a key acts for its account.
+            facts["aws:principalarn"] = f"arn:aws:iam::{self.account}:root"
             facts["aws:principaltype"] = "Account"
             facts["aws:userid"] = self.account
         return facts
