@@ -46,6 +46,25 @@ async def test_a_batch_again_is_answered_entry_by_entry_like_the_first(wire: Wir
     assert [one["Body"] for one in await wire.receive(url, MaxNumberOfMessages=10)] == ["1", "3"]
 
 
+async def test_a_batch_again_after_the_size_limit_changed_tells_of_its_own_entries(wire: Wire) -> None:
+    """What was refused the first time may be taken the second time, and the other way round."""
+    for before, after in (("1024", "2048"), ("2048", "1024")):
+        url = await wire.queue(f"from-{before}", MaximumMessageSize=before)
+        bodies = {"a": "1", "b": "2" * 1_500, "c": "3"}
+        given = {
+            "QueueUrl": url,
+            "Entries": [{"Id": entry_id, "MessageBody": body} for entry_id, body in bodies.items()],
+        }
+        await wire.post("SendMessageBatch", given, amz_sdk_invocation_id=INVOCATION)
+        await wire.call("SetQueueAttributes", QueueUrl=url, Attributes={"MaximumMessageSize": after})
+        again = read_json(await wire.post("SendMessageBatch", given, amz_sdk_invocation_id=INVOCATION))
+
+        stored = {one["MessageId"]: one["Body"] for one in await wire.receive(url, MaxNumberOfMessages=10)}
+        told = {one["Id"]: stored[one["MessageId"]] for one in again["Successful"]}
+        assert told == {entry_id: bodies[entry_id] for entry_id in told}
+        assert len(told) + len(again.get("Failed", [])) == 3
+
+
 async def test_an_id_that_is_used_for_another_body_brings_no_other_answer(wire: Wire) -> None:
     url = await wire.queue("q")
     for body in ("one", "two"):

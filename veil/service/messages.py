@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from veil.core.attempt import NOTHING_SAID, AttemptOutcome, Said
@@ -75,7 +76,8 @@ async def send(
 ) -> Sequence[Sent | VeilError]:
     """Store the drafts, in order and together; a refused one is answered in its place and holds up no other.
 
-    A call that comes again under the same retry key is answered like the first one and stores nothing.
+    A call that comes again under the same retry key is answered like the first one and stores nothing, unless the queue's
+    settings have changed so that it takes others of the drafts now.
     Raises GroupMissing and DeduplicationMissing for the whole call, and what the store raises.
     """
     refused: dict[int, VeilError] = {}
@@ -89,6 +91,10 @@ async def send(
             refused[place] = refusal
     if not messages:
         return list(refused.values())
+    if refused and retry_key is not None:
+        # The store answers a repetition by place. Settings may have changed since the first call: where others are refused now it
+        # is another call, whose answers would not fit.
+        retry_key = blake2b(f"{retry_key.hex()} {[*refused]}".encode(), digest_size=16).digest()
     stored = await service.store.send(queue, messages, retry_key=retry_key, caller=caller)
     service.tallies["sent", queue.id] += len([sent for sent in stored if not sent.duplicate])
     if not refused:
