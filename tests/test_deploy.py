@@ -224,7 +224,7 @@ def test_the_manifests_are_what_kubernetes_takes_and_what_veil_understands(name:
     }
     settings = load_settings({}, image_environment() | given)
     assert settings.store.startswith("postgresql://") == (name == "nodes.yaml")
-    # A Service named veil would put VEIL_PORT=tcp://… into the pod, which is a setting that stops the start.
+    # A Service named veil would otherwise put VEIL_PORT=tcp://… into the pod, beside the settings.
     assert pod["enableServiceLinks"] is False
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
     assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"

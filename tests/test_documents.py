@@ -30,9 +30,9 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHOWN_ENDPOINT = "http://127.0.0.1:9324"
 FENCE = re.compile(r"(?:<!-- (?P<note>[^\n]*?) -->\n)?^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
 WITH_SPARK = ("spark-source.md",)  # their examples run in tests/pipeline, where a Spark is
-FIRST_STEPS = ("README.md", "quickstart.md", "consumer.md")
+FIRST_STEPS = ("README.md", "quickstart.md", "consumer.md", "testing.md")
 # Installing and starting for good: shown, not run. That the targets of `make` exist is checked by itself.
-SET_UP = re.compile(r"(make|pip) ")
+SET_UP = re.compile(r"(make|pip|python3 -m venv) ")
 
 
 class Block(NamedTuple):
@@ -76,11 +76,8 @@ def test_every_example_runs(document: Path, server: VeilServer, forked: str, tmp
     environ = {
         name: value for name, value in os.environ.items() if not name.startswith(("VEIL_", "AWS_", "PYTEST_"))
     }
-    if document.name in FIRST_STEPS:
-        # As pasted by somebody without any configuration of AWS; the server's own port is all that differs here.
-        environ |= {"AWS_ENDPOINT_URL_SQS": server.endpoint_url, "HOME": str(tmp_path)}
-    else:
-        environ |= server.environ
+    # As pasted by somebody without any configuration of AWS; the server's own port is all that differs here.
+    environ |= {"AWS_ENDPOINT_URL_SQS": server.endpoint_url, "HOME": str(tmp_path)}
     environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
     if document.name != "README.md":  # there the command is the one that was installed
         environ["PATH"] = f"{forked}{os.pathsep}{environ['PATH']}"

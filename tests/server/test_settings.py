@@ -176,14 +176,24 @@ def test_a_url_without_a_password_is_shown_as_it_is(toml):
         assert shown_value(load_settings({}, {"VEIL_STORE": url}).store) == url
 
 
-def test_variables_that_kubernetes_makes_for_a_service_named_veil_are_passed_over(toml):
+@pytest.mark.parametrize("service", ["VEIL", "VEIL_HEADLESS", "VEIL_HTTP"])
+def test_variables_that_kubernetes_makes_for_services_beside_the_pod_are_ignored(toml, service: str):
     environ = {
-        "VEIL_PORT": "tcp://10.0.0.1:9324",
-        "VEIL_SERVICE_HOST": "10.0.0.1",
-        "VEIL_SERVICE_PORT": "9324",
-        "VEIL_PORT_9324_TCP_ADDR": "10.0.0.1",
+        f"{service}_PORT": "tcp://10.0.0.1:9324",
+        f"{service}_SERVICE_HOST": "10.0.0.1",
+        f"{service}_SERVICE_PORT": "9324",
+        f"{service}_SERVICE_PORT_SQS": "9324",
+        f"{service}_PORT_9324_TCP": "tcp://10.0.0.1:9324",
+        f"{service}_PORT_9324_TCP_ADDR": "10.0.0.1",
     }
     assert load_settings({}, environ).port == 9324
+    with pytest.raises(ServerSettingsError, match="unknown variable VEIL_SERVICE; did you mean"):
+        load_settings({}, {"VEIL_SERVICE": "x"})
+
+
+def test_a_file_that_begins_with_a_byte_order_mark_is_read(toml, tmp_path: Path):
+    (tmp_path / "marked.toml").write_text("port = 9400\n", encoding="utf-8-sig")
+    assert load_settings({}, {}, str(tmp_path / "marked.toml")).port == 9400
 
 
 def test_settings_made_in_python_are_checked_the_same_way():
@@ -227,6 +237,14 @@ def test_a_keys_file_that_says_nothing_or_nonsense_is_refused(tmp_path: Path, co
     file.touch(0o600)
     file.write_text(content)
     with pytest.raises(ServerSettingsError, match="keys_file="):
+        gather_keys(Settings(keys_file=file))
+
+
+def test_a_keys_file_that_is_too_large_is_refused_instead_of_cut(tmp_path: Path):
+    file = tmp_path / "keys"
+    file.touch(0o600)
+    file.write_text("".join(f"KEY{number:06}:{'s' * 40}\n" for number in range(22_000)))
+    with pytest.raises(ServerSettingsError, match="expected a file of at most 1,048,576 bytes"):
         gather_keys(Settings(keys_file=file))
 
 

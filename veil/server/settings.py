@@ -25,9 +25,12 @@ from veil.wire.sigv4 import AccessKey
 CONFIG_FILE = "veil.toml"
 CONFIG_VARIABLE = "VEIL_CONFIG"
 DEFAULT = "default"
-# Kubernetes describes a service named "veil" in variables of these names to every pod beside it; they are not ours. Nor are
-# those that tell the project's own tests where to find things.
-_NOT_OURS = re.compile(r"VEIL_(SERVICE_(HOST|PORT.*)|PORT_[0-9]+_.*|TEST_.*)\Z|VEIL_PORT=tcp://.*\Z")
+_FILE_BYTES_MAX = 1 << 20
+# Kubernetes describes a Service whose name begins with "veil" to every pod beside it, in variables of these names; they are
+# not settings. Nor are the variables of the project's own tests.
+_NOT_A_SETTING = re.compile(
+    r"VEIL_(\w+_)?(SERVICE_(HOST|PORT\w*)=|PORT_[0-9]+_\w+=|PORT=tcp://)|VEIL_TEST_", re.ASCII
+)
 
 
 class ServerSettingsError(VeilError):
@@ -236,7 +239,7 @@ def _from_environment(rows: Mapping[str, SettingInfo], environ: Mapping[str, str
     for variable, value in environ.items():
         if not variable.startswith("VEIL_") or variable == CONFIG_VARIABLE:
             continue
-        if _NOT_OURS.match(variable) or _NOT_OURS.match(f"{variable}={value}"):
+        if _NOT_A_SETTING.match(f"{variable}={value}"):
             continue
         name = by_variable.get(variable)
         if name is None:
@@ -251,7 +254,9 @@ def _from_file(rows: Mapping[str, SettingInfo], environ: Mapping[str, str], conf
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode  # of what is read, not of what has the name by then
-            content = tomllib.loads(file.read().decode("utf-8"))
+            content = tomllib.loads(
+                file.read().decode("utf-8-sig")
+            )  # editors on Windows begin files with a mark
     except FileNotFoundError:
         if named:
             raise ServerSettingsError(f"config={named}: expected a file that exists") from None
@@ -287,8 +292,8 @@ def _check_privacy(path: Path, mode: int, content: Mapping[str, object]) -> None
         )
 
 
-def read_file(setting: str, path: Path, bytes_max: int = 1 << 20, *, private: bool = False) -> bytes:
-    """The content of a setting's file, up to a bound; raises ServerSettingsError, also for a private one that others can read."""
+def read_file(setting: str, path: Path, *, private: bool = False) -> bytes:
+    """The content of a setting's file; raises ServerSettingsError, also for a private file that others can read."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode  # of what is read, not of what has the name by then
@@ -297,11 +302,14 @@ def read_file(setting: str, path: Path, bytes_max: int = 1 << 20, *, private: bo
                     f"{setting}={path}: expected a file that only its owner can read (chmod 600), "
                     f"its mode is {stat.S_IMODE(mode):04o}"
                 )
-            return file.read(bytes_max)
+            content = file.read(_FILE_BYTES_MAX + 1)
     except OSError as problem:
         raise ServerSettingsError(
             f"{setting}={path}: expected a file that can be read ({problem.strerror})"
         ) from None
+    if len(content) > _FILE_BYTES_MAX:  # cut there, the last key would be half a key
+        raise ServerSettingsError(f"{setting}={path}: expected a file of at most {_FILE_BYTES_MAX:,} bytes")
+    return content
 
 
 def _http_limits(
