@@ -113,7 +113,21 @@ def test_attribute_names_that_pass(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", "a b", "a/b", ".a", "a.", "AWS.x", "aws.x", "Amazon.x", "AMAZON.x", "x" * 257, "a\n", "\ud800"],
+    [
+        "",
+        "a b",
+        "a/b",
+        ".a",
+        "a.",
+        "a..b",
+        "AWS.x",
+        "aws.x",
+        "Amazon.x",
+        "AMAZON.x",
+        "x" * 257,
+        "a\n",
+        "\ud800",
+    ],
 )
 def test_attribute_names_that_are_refused(name: str) -> None:
     with pytest.raises(AttributeRefused) as refusal:

@@ -130,7 +130,10 @@ async def test_a_value_out_of_range_is_an_invalid_attribute_value(wire: Wire, na
         ({"deadLetterTargetArn": ARN + "dead", "maxReceiveCount": 1001}, "valid values are from 1 to 1000"),
         ({"deadLetterTargetArn": ARN + "dead", "maxReceiveCount": True}, "valid values are from 1 to 1000"),
         ({"deadLetterTargetArn": ARN + "dead", "maxReceiveCount": "x"}, "valid values are from 1 to 1000"),
-        ({"deadLetterTargetArn": 5, "maxReceiveCount": 1}, "must be the ARN of a queue"),
+        (
+            {"deadLetterTargetArn": 5, "maxReceiveCount": 1},
+            "Must have the ARN of a queue as deadLetterTargetArn.",
+        ),
         ({"deadLetterTargetArn": ARN + "none", "maxReceiveCount": 1}, "Dead letter target does not exist."),
         ({"deadLetterTargetArn": ARN + "dead.fifo", "maxReceiveCount": 1}, "must be same type of queue"),
     ],
@@ -147,6 +150,25 @@ async def test_a_redrive_policy_that_cannot_work_is_an_invalid_parameter(
     assert caught.value.code == "InvalidParameterValue"
     assert "for parameter RedrivePolicy is invalid. Reason: " in caught.value.message
     assert reason in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        ({}, "Must have a redrivePermission: allowAll, denyAll or byQueue."),
+        ({"redrivePermission": "byQueue"}, "Must have sourceQueueArns with the redrivePermission byQueue."),
+        (
+            {"redrivePermission": "denyAll", "sourceQueueArns": [ARN + "q"]},
+            "Must have sourceQueueArns with the redrivePermission byQueue only.",
+        ),
+    ],
+)
+async def test_a_redrive_allow_policy_is_refused_in_the_words_that_it_uses(
+    wire: Wire, policy: Any, reason: str
+) -> None:
+    with pytest.raises(Refused) as caught:
+        await wire.queue("q", RedriveAllowPolicy=json.dumps(policy))
+    assert caught.value.message.endswith(f" for parameter RedriveAllowPolicy is invalid. Reason: {reason}")
 
 
 async def test_an_empty_text_removes_policies_and_keys(wire: Wire) -> None:
@@ -183,6 +205,9 @@ async def test_high_throughput_needs_the_scope_of_the_group(wire: Wire) -> None:
     with pytest.raises(Refused) as caught:
         await wire.queue("q.fifo", FifoThroughputLimit="perMessageGroupId")
     assert caught.value.code == "InvalidAttributeValue"
+    assert caught.value.message.endswith(
+        " FifoThroughputLimit. Reason: Must be perQueue unless the deduplication scope is messageGroup."
+    )
     url = await wire.queue(
         "p.fifo", FifoThroughputLimit="perMessageGroupId", DeduplicationScope="messageGroup"
     )

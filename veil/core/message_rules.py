@@ -25,8 +25,8 @@ _CONTROLS: Final = bytes(set(range(0x20)) - {0x09, 0x0A, 0x0D})
 _NOT_CHARACTERS: Final = (b"\xef\xbf\xbe", b"\xef\xbf\xbf")
 
 _IDENTIFIER: Final = re.compile(rf"[!-~]{{1,{IDENTIFIER_MAX}}}\Z")
-# \w: accented letters pass on AWS.
-_ATTRIBUTE_NAME: Final = re.compile(rf"[\w.-]{{1,{ATTRIBUTE_NAME_MAX}}}\Z")
+# \w: accented letters pass on AWS. Each period has something else on both sides.
+_ATTRIBUTE_NAME: Final = re.compile(rf"(?=.{{1,{ATTRIBUTE_NAME_MAX}}}\Z)[\w-]+(\.[\w-]+)*\Z")
 _RESERVED_PREFIXES: Final = ("aws.", "amazon.")
 _DATA_TYPE: Final = re.compile(r"(String|Number|Binary)(\.|\Z)")
 _DATA_TYPE_MAX: Final = 256
@@ -175,17 +175,12 @@ def _check_attributes(attributes: Mapping[str, MessageAttribute]) -> None:
 
 
 def _check_attribute_name(name: str) -> None:
-    if (
-        not _ATTRIBUTE_NAME.match(name)
-        or name.lower().startswith(_RESERVED_PREFIXES)
-        or name[0] == "."
-        or name[-1] == "."
-    ):
+    if not _ATTRIBUTE_NAME.match(name) or name.lower().startswith(_RESERVED_PREFIXES):
         raise errors.AttributeRefused(
             name,
             f"Message (user) attribute name '{name}' is invalid. It can have 1 to {ATTRIBUTE_NAME_MAX} "
             "alphanumeric characters, hyphens, underscores and periods, must not begin with 'AWS.' or "
-            "'Amazon.', and must not begin or end with a period.",
+            "'Amazon.', must not begin or end with a period, and must not have one behind another.",
         )
 
 

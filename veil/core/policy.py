@@ -131,7 +131,8 @@ def read_document(text: str) -> dict[str, Any]:
     _check_size(text)
     try:
         document = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
-        json.dumps(document, ensure_ascii=False).encode()  # `\ud800` alone is JSON, and no text
+        # `\ud800` alone is JSON, and no text; 1e400 is JSON, and Python's infinity, which is none.
+        json.dumps(document, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
         raise PolicyMalformed("not text: it has a lone surrogate") from None
     except (ValueError, RecursionError) as problem:

@@ -139,7 +139,7 @@ class QueueSettings:
             raise SettingRefused(
                 "throughput_limit",
                 self.throughput_limit,
-                "perMessageGroupId needs the deduplication scope messageGroup",
+                "must be perQueue unless the deduplication scope is messageGroup",
             )
 
     @property

@@ -60,14 +60,14 @@ def parse_redrive_allow(setting: str, text: str) -> RedriveAllow | None:
     document = _document(setting, text, "Redrive allow policy")
     permission: Any = document.get("redrivePermission")
     if permission not in get_args(RedrivePermission):
-        _refuse(setting, text, "redrivePermission must be one of allowAll, denyAll, byQueue.")
+        _refuse(setting, text, "must have a redrivePermission: allowAll, denyAll or byQueue")
     sources = document.get("sourceQueueArns")
     if permission != "byQueue":
         if sources:
-            _refuse(setting, text, "sourceQueueArns can only be given with redrivePermission byQueue.")
+            _refuse(setting, text, "must have sourceQueueArns with the redrivePermission byQueue only")
         return RedriveAllow(permission)
     if not isinstance(sources, list) or not sources:
-        _refuse(setting, text, "sourceQueueArns is required with redrivePermission byQueue.")
+        _refuse(setting, text, "must have sourceQueueArns with the redrivePermission byQueue")
     return RedriveAllow(
         "byQueue", tuple(_queue(setting, text, source, "sourceQueueArns") for source in sources)
     )
@@ -96,7 +96,7 @@ def _queue(setting: str, text: str, arn: Any, name: str) -> QueueKey:
     try:
         return parse_arn(arn if isinstance(arn, str) else "", name)
     except ArnRefused:
-        _refuse(setting, text, f"{name} must be the ARN of a queue.")
+        _refuse(setting, text, f"must have the ARN of a queue as {name}")
 
 
 def _refuse(setting: str, text: str, reason: str) -> NoReturn:
