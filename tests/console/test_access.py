@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
-from tests.console.conftest import OpenPage
+from tests.console.conftest import OpenPage, live_events
 from tests.console.web import Visitor
 from veil.testing import VeilServer
 
@@ -179,7 +180,7 @@ def test_nothing_is_shown_to_strangers(locked: VeilServer, path: str):
     assert "orders</a>" not in visitor.get(path).text
     visitor.cookie = f"veil_console_{locked.port}={'x' * 32}"
     got = visitor.get(path)
-    assert got.status in (303, 401) and "orders</a>" not in got.text
+    assert (got.status == 303 or "event: gone" in got.text) and "orders</a>" not in got.text
 
 
 def test_a_cookie_from_before_the_log_in_is_worth_nothing_after_it(locked: VeilServer):
@@ -224,6 +225,17 @@ def test_a_form_of_a_session_that_ended_is_refused(locked: VeilServer):
     visitor.cookie = cookie
     got = visitor.post(EDIT, {"token": token, "visibility_s": "77"})
     assert got.status == 403 and "session has ended" in got.text
+
+
+def test_an_open_page_says_that_its_session_has_ended(locked: VeilServer, open_page: OpenPage):
+    page = open_page(f"{locked.endpoint_url}/console/login")
+    page.get_by_label("Access key id").fill("ROOT")
+    page.get_by_label("Secret access key").fill("root-secret")
+    page.get_by_role("button", name="Log in").click()
+    live_events(page)
+    page.context.clear_cookies()
+    page.evaluate("dispatchEvent(new Event('pagehide')); dispatchEvent(new Event('pageshow'))")
+    expect(page.locator("#live-state")).to_contain_text("Your session has ended. Log in again")
 
 
 def test_guessing_secrets_closes_the_door():

@@ -11,7 +11,7 @@ import pytest
 
 from tests.console.web import Visitor
 from veil.console import live
-from veil.console.live import Live, LoopTime, Viewer
+from veil.console.live import SESSION_ENDED, Live, LoopTime, Viewer
 from veil.core.clock import ManualClock
 from veil.core.errors import QueueMissing
 from veil.testing import VeilServer
@@ -117,7 +117,7 @@ async def test_it_ends_with_the_session():
     await anext(stream)
     scene.welcome, scene.number = False, 1
     await scene.second()
-    assert told(await anext(stream)) == ("gone", {})
+    assert told(await anext(stream)) == ("gone", {"sentence": SESSION_ENDED})
 
 
 async def test_a_stream_says_now_and_then_that_it_is_there():

@@ -13,12 +13,24 @@ from urllib.parse import quote, urlsplit
 
 from veil.console import pages, web
 from veil.console.audit import REFUSED, Audit
-from veil.console.live import Live, Viewer
+from veil.console.live import SESSION_ENDED, Live, Viewer, event
 from veil.console.queue_views import DepthCache
 from veil.console.sessions import Identity, Key, LoginRateLimit, Sessions
 from veil.console.templates import static_file, templates
 from veil.console.visit import Notices, Visit
-from veil.console.web import EVENTS, ROOT, Forbidden, Form, NotFound, Refused, Role, Route, TooMany, link
+from veil.console.web import (
+    EVENTS,
+    ROOT,
+    Forbidden,
+    Form,
+    NotFound,
+    Refused,
+    Role,
+    Route,
+    StoreUnavailable,
+    TooMany,
+    link,
+)
 from veil.core.errors import StoreError, VeilError
 from veil.journal.attempts import JournalLookup
 from veil.service.service import Service
@@ -41,7 +53,6 @@ _RULES: Final = (
 )
 # What somebody who is not logged in may make us read.
 _STRANGERS_FORM_BYTES_MAX: Final = 16 * 1024
-_REFUSALS: Final = {403: "Not permitted", 404: "Not found", 429: "Too many requests"}
 _NOT_KEPT: Final = ("Cache-Control", "no-store")
 
 
@@ -100,7 +111,9 @@ class Console:
             answer = await self._refusal(request, refusal)
         except StoreError as problem:
             _log.error("the console could not answer %s: %s", request.path[:200], problem)
-            answer = web.plain(503, "The store did not answer. Try again in a moment.")
+            changed = " Whether the change was made is not known." if request.method == "POST" else ""
+            sentence = f"The store did not answer. Try again in a moment.{changed}"
+            answer = await self._refusal(request, StoreUnavailable(sentence))
         except VeilError as problem:
             answer = await self._refusal(request, Refused(f"{problem}."))
         except Exception:
@@ -164,7 +177,8 @@ class Console:
 
     def _to_login(self, request: Request, route: Route) -> Response:
         if route.is_live:
-            return web.plain(401, "Log in first.")
+            # Not as a 401: a browser tells the page nothing of it, and the page would say that the connection is lost.
+            return Response(200, event("gone", {"sentence": SESSION_ENDED}), EVENTS)
         if request.method == "POST":
             raise Forbidden("Your session has ended, and nothing was changed. Log in again.")
         place = request.path + (f"?{request.query}" if request.query else "")
@@ -200,7 +214,8 @@ class Console:
     async def _streamed(self, visit: Visit, route: Route) -> Response:
         identity = visit.identity
         visit.is_live = True
-        key = (identity.account, identity.role, visit.request.path, visit.request.query)
+        # By their address of the server too: commands in a page name it.
+        key = (identity.account, identity.role, visit.endpoint_url, visit.request.path, visit.request.query)
         stream = self.live.stream(
             key,
             lambda: route.handler(visit),
@@ -217,12 +232,9 @@ class Console:
         cookie = web.read_cookies(request.headers.get("cookie", "")).get(web.cookie_name(request.headers), "")
         identity = self.sessions.identity(cookie, counts=False) or self._stranger(cookie)
         visit = Visit(self, request, identity, {}, Form([]), Form([]))
-        title = _REFUSALS.get(
-            refusal.status, "Nothing was changed" if request.method == "POST" else "Not shown"
-        )
         answer = await visit.page(
             "refused.html",
-            title=title,
+            title=refusal.title or ("Nothing was changed" if request.method == "POST" else "Not shown"),
             status=refusal.status,
             sentence=refusal.sentence,
             back=_came_from(request) or link("queues"),

@@ -63,6 +63,7 @@ STREAMS_MAX: Final = 200
 STREAMS_PER_KEY_MAX: Final = 40
 STREAMS_PER_ACCOUNT_MAX: Final = 150
 _PING_MS: Final = 15_000
+SESSION_ENDED: Final = "Your session has ended. Log in again to go on: reload this page."
 # A browser comes back by itself; so no stream outlives what a proxy or a session allows for long.
 _STREAM_MS_MAX: Final = 30 * 60_000
 
@@ -117,7 +118,7 @@ class Live:
         """
         problem = self._too_many(viewer)
         if problem:
-            yield _event("full", {"sentence": problem})
+            yield event("full", {"sentence": problem})
             return
         reader = _Reader()
         view = self._views.get(key)
@@ -138,16 +139,16 @@ class Live:
             while self._clock.now_ms() < until_ms:
                 await self._wait(reader)
                 if not is_welcome():
-                    yield b"event: gone\ndata: {}\n\n"
+                    yield event("gone", {"sentence": SESSION_ENDED})
                     return
                 if reader.gone:
-                    yield _event("gone", {"sentence": reader.gone})
+                    yield event("gone", {"sentence": reader.gone})
                     return
                 if not reader.pending:
                     yield b": still here\n\n"
                     continue
                 pending, reader.pending = reader.pending, {}
-                yield _event("fragments", {"now_ms": self._clock.now_ms(), "html": pending})
+                yield event("fragments", {"now_ms": self._clock.now_ms(), "html": pending})
         finally:
             self.streams -= 1
             self._of_viewers[viewer] -= 1
@@ -225,5 +226,6 @@ class Live:
             timer.cancel()
 
 
-def _event(name: str, data: object) -> bytes:
+def event(name: str, data: object) -> bytes:
+    """One server-sent event."""
     return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()

@@ -27,6 +27,7 @@ class Refused(Exception):
     """The request is not answered with what it asked for; the text is for people."""
 
     status = 400
+    title = ""  # of the page that says so; empty: whether a change was asked for decides
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence)
@@ -37,22 +38,32 @@ class NotFound(Refused):
     """There is no such page, queue or message."""
 
     status = 404
+    title = "Not found"
 
 
 class Forbidden(Refused):
     """The visitor's role, token or address does not permit it."""
 
     status = 403
+    title = "Not permitted"
 
 
 class TooMany(Refused):
     """Asked too often, or too many at once."""
 
     status = 429
+    title = "Too many requests"
 
     def __init__(self, sentence: str, retry_after_s: int = 1) -> None:
         super().__init__(sentence)
         self.retry_after_s = retry_after_s
+
+
+class StoreUnavailable(Refused):
+    """The store did not answer: whether a change was made is not known."""
+
+    status = 503
+    title = "Server in trouble"
 
 
 class FormRefused(Refused):
@@ -180,7 +191,9 @@ class NumberField(NamedTuple):
         if number is None or not self.low <= number <= self.high:
             words = f" ({length(self.high)})" if self.unit == "seconds" and self.high > 60 else ""
             expected = f"a whole number of {self.unit} from {self.low:,} to {self.high:,}{words}"
-            raise FormRefused(self.name, f"{text[:40]!r}: expected {expected}")
+            raise FormRefused(
+                self.name, f"{text[:40]!r}: expected {expected}" if text else f"Enter {expected}"
+            )
         return number
 
     def read_optional(self, form: Form) -> int | None:
