@@ -108,6 +108,13 @@ def test_letters_that_the_server_made_are_shown_with_the_errors_of_their_attempt
         reasons = page.locator(".letters [data-label=Reason]").all_inner_texts()
         assert [reason.split()[0] for reason in reasons] == ["shop.NoStock", "TimeoutError", "TimeoutError"]
 
+        # What its holder said of an attempt is what the message's own page says.
+        first = page.locator(".letters a.snippet").first.get_attribute("href")
+        happened = open_page(f"{server.endpoint_url}{first}").locator(".happened [data-label=What]")
+        assert happened.all_inner_texts() == [
+            "Dead-lettered to orders-dead", "Failed: shop.NoStock", "Received", "Sent",
+        ]  # fmt: skip
+
         # And chosen by them.
         group.get_by_role("link", name="TimeoutError").click()
         expect(page.locator(".sum")).to_contain_text("2 of 3 messages match · with error TimeoutError")

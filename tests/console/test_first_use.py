@@ -48,6 +48,23 @@ def test_a_console_without_queues_shows_the_first_three_commands(
         "veil msg receive orders --delete",
     ]
     assert all(line.endswith(f" --endpoint {server.endpoint_url}") for line in shown)
+    page = open_page(at(server, "overview"))
+    assert page.locator("#troubles-none code").inner_text().strip().splitlines() == shown
+
+
+def test_who_deletes_some_of_what_a_filter_finds_is_back_at_what_it_finds(
+    server: VeilServer, sqs: Any, open_page: OpenPage
+):
+    queue(sqs, "bad one", "good", "bad two")
+    page = open_page(at(server, "queues/us-east-1/orders/messages?text=bad"), expected=("422",))
+    page.get_by_role("button", name="Delete").click()
+    assert "Select at least one message" in page.get_by_role("alert").inner_text()
+    assert page.locator("#message-rows .preview").all_inner_texts() == ["bad one", "bad two"]
+    page.get_by_role("checkbox", name="Select message").first.check()
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Delete 1 message").click()
+    assert page.locator(".notice").inner_text() == "1 message deleted."
+    assert page.locator("#message-rows .preview").all_inner_texts() == ["bad two"]
 
 
 def test_chosen_messages_are_deleted_and_what_is_held_is_left_alone(

@@ -98,8 +98,15 @@ def test_what_cannot_be_is_said_beside_each_field_and_nothing_is_lost(
     page.get_by_label("Visibility timeout").fill("13h")
     page.get_by_label("Retention").fill("soon")
     page.get_by_label("Dead-letter queue").fill("nowhere")
+    page.get_by_label("Region").fill("Far Away")
+    page.get_by_label("Tags").fill("no value")
+    page.get_by_label("Policy").fill("{")
     page.get_by_role("button", name="Show the change").click()
 
+    # All of it at once, not one mistake after the other.
+    assert "'Far Away'" in page.locator("#region-help .problem").inner_text()
+    assert "'no value'" in page.locator("#tags-help .problem").inner_text()
+    assert "JSON" in page.locator("#policy-help .problem").inner_text()
     assert "Queue name 'no good': expected 1 to 80" in page.locator("#name-help .problem").inner_text()
     assert (
         "'13h': expected a whole number of seconds"
@@ -107,7 +114,8 @@ def test_what_cannot_be_is_said_beside_each_field_and_nothing_is_lost(
     )
     assert "'soon': expected" in page.locator("#retention_s-help .problem").inner_text()
     assert (
-        "'': expected a whole number of receives" in page.locator("#receives_max-help .problem").inner_text()
+        "Enter a whole number of receives from 1 to 1,000."
+        in page.locator("#receives_max-help .problem").inner_text()
     )
     assert page.get_by_label("Retention").input_value() == "soon"
     assert "QueueUrls" not in sqs.list_queues()
@@ -122,7 +130,7 @@ def test_a_name_that_is_taken_and_dead_letters_that_are_not_there_are_said(
     page.get_by_label("Dead-letter queue").fill("nowhere")
     page.get_by_label("Maximum receives").fill("3")
     page.get_by_role("button", name="Show the change").click()
-    assert page.locator("#name-help .problem").inner_text() == "A queue orders exists in us-east-1 already."
+    assert page.locator("#name-help .problem").inner_text() == "The queue orders already exists in us-east-1."
     assert "Dead letter target does not exist." in page.locator("#dead_letters-help .problem").inner_text()
 
 

@@ -71,7 +71,8 @@ def test_what_the_service_refuses_is_said_beside_its_field(server: VeilServer, s
     page.get_by_label("Dead-letter queue").fill("orders")
     page.get_by_label("Maximum receives").fill("3")
     page.get_by_role("button", name="Show the change").click()
-    assert "A queue cannot be its own dead-letter queue." in page.locator("#dead_letters-help").inner_text()
+    said = page.locator("#dead_letters-help .problem").inner_text()
+    assert said == "A queue cannot be its own dead-letter queue."
     assert page.get_by_label("Dead-letter queue").get_attribute("aria-invalid") == "true"
 
 

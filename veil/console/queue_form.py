@@ -223,11 +223,13 @@ def problem_at(refusal: VeilError) -> dict[str, str]:
     """The refusal beside the field that it is about, in the service's own words."""
     if isinstance(refusal, SettingRefused):
         field = _FIELD_OF_SETTING.get(refusal.setting, refusal.setting)
-        return {field: f"{str(refusal.value)[:200]}: {refusal.expected}"}
+        # Of dead letters the sentence says it all; the value would be an ARN, where people gave a name.
+        is_arn = str(refusal.value).startswith("arn:")
+        return {field: refusal.expected if is_arn else f"{str(refusal.value)[:200]}: {refusal.expected}"}
     if isinstance(refusal, SettingNotForQueueType):
         return {refusal.setting: str(refusal)}
-    fields: dict[type[VeilError], str] = {PolicyRefused: "policy", TagsRefused: "tags"}
-    return {fields.get(type(refusal), ""): str(refusal)}
+    fields = {PolicyRefused: "policy", TagsRefused: "tags"}
+    return {next((name for kind, name in fields.items() if isinstance(refusal, kind)), ""): str(refusal)}
 
 
 # ---- tags

@@ -122,6 +122,11 @@ class Visit:
         fields: dict[str, object] = {name: value for name, value in self.query.pairs if name != "notice"}
         return urlencode({name: value for name, value in (fields | changed).items() if value not in ("", 0)})
 
+    def with_query(self, path: str) -> str:
+        """The path with this page's query: the same part of a list, by the same filter."""
+        query = self.query_with()
+        return f"{path}?{query}" if query else path
+
     def paged(self, rows: Sequence[T], size: int) -> tuple[Sequence[T], tuple[int, int]]:
         """The rows of the page that the address asks for; and its number, and how many pages there are."""
         pages = max(1, -(-len(rows) // size))

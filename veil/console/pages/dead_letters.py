@@ -54,13 +54,14 @@ class LetterSelection(NamedTuple):
 
     def address(self, queue: Queue) -> str:
         """Of the page that shows these letters of the queue."""
-        query = self.query()
+        query = self.query(after=self.after)
         return link("dead-letters", queue.key.region, queue.name) + (f"?{query}" if query else "")
 
     @property
     def fields(self) -> list[tuple[str, str]]:
-        """What a form must carry to mean the same letters."""
-        return [(name, value) for name, value in msgspec.structs.asdict(self.filter).items() if value]
+        """What a form must carry to mean the same letters, and to come back to this page of them."""
+        fields = msgspec.structs.asdict(self.filter) | {"after": str(self.after or "")}
+        return [(name, value) for name, value in fields.items() if value]
 
 
 def read_selection(form: Form) -> LetterSelection:

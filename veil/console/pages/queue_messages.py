@@ -97,7 +97,7 @@ async def delete_messages(visit: Visit) -> Response:
     chosen = chosen_of(visit.form.all("message"))
     if not chosen or len(chosen) > PAGE_ROWS:
         return await messages_page(visit, f"Select at least one message, and at most {PAGE_ROWS}.")
-    return await offer_deletion(visit, queue, chosen, queue_link(queue.key, "messages"))
+    return await offer_deletion(visit, queue, chosen, visit.with_query(queue_link(queue.key, "messages")))
 
 
 async def offer_deletion(
@@ -264,7 +264,7 @@ async def _change_leases(visit: Visit, queue: Queue) -> Response:
         target=only if len(leases) == 1 else f"{count} of {queue.name}",
         title=f"{what.capitalize()} {f'message {only}' if len(leases) == 1 else count}",
         button=button,
-        back=queue_link(queue.key, "in-flight"),
+        back=visit.with_query(queue_link(queue.key, "in-flight")),
         make=make,
         differences=[
             Difference(

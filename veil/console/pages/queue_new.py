@@ -62,20 +62,25 @@ async def create(visit: Visit) -> Response:
     wanted = new = QueueSettings(fifo=fifo)
     given, problems = read_settings(form, key, new)
     tags: dict[str, str] = {}
+    # Each is looked at, whatever is wrong with the others: people mend a form in one go.
+    if not _REGION.match(key.region):
+        problems["region"] = f"{key.region[:50]!r}: expected the name of a region, such as us-east-1"
     try:
         check_name(key.name, fifo)
-        if not _REGION.match(key.region):
-            problems["region"] = f"{key.region[:50]!r}: expected the name of a region, such as us-east-1"
-        elif await visit.service.store.find_queue(key) is not None:
-            problems["name"] = f"a queue {key.name} exists in {key.region} already"
+        if "region" not in problems and await visit.service.store.find_queue(key) is not None:
+            problems["name"] = f"the queue {key.name} already exists in {key.region}"
+    except NameRefused as refusal:
+        problems["name"] = str(refusal)
+    try:
         tags = read_tags(form.raw("tags"))
         check_tags(key.name, {}, tags)
+    except VeilError as refusal:
+        problems |= problem_at(refusal)
+    try:
         # A policy names its queue: the copy's must name the copy, or it would say nothing about it.
         if source is not None and given.get("policy"):
             given["policy"] = given["policy"].replace(source.key.arn, key.arn)
         wanted = await settings_after(visit.service, key, new, given)
-    except NameRefused as refusal:
-        problems["name"] = str(refusal)
     except VeilError as refusal:
         problems |= problem_at(refusal)
     if problems:
