@@ -27,7 +27,7 @@ from veil.console.web import (
     Refused,
     Role,
     Route,
-    StoreUnavailable,
+    StoreUnanswered,
     TooMany,
     link,
 )
@@ -113,7 +113,7 @@ class Console:
             _log.error("the console could not answer %s: %s", request.path[:200], problem)
             changed = " Whether the change was made is not known." if request.method == "POST" else ""
             sentence = f"The store did not answer. Try again in a moment.{changed}"
-            answer = await self._refusal(request, StoreUnavailable(sentence))
+            answer = await self._refusal(request, StoreUnanswered(sentence))
         except VeilError as problem:
             answer = await self._refusal(request, Refused(f"{problem}."))
         except Exception:

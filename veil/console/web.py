@@ -59,7 +59,7 @@ class TooMany(Refused):
         self.retry_after_s = retry_after_s
 
 
-class StoreUnavailable(Refused):
+class StoreUnanswered(Refused):
     """The store did not answer: whether a change was made is not known."""
 
     status = 503
