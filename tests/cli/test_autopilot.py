@@ -114,7 +114,7 @@ async def overrun(world: World, messages: int, monkeypatch: pytest.MonkeyPatch) 
     now_s = time.time() - messages * 900
     monkeypatch.setattr(AttemptsJournal, "_now_ms", lambda self: round(now_s * 1000))
     # How long a handler worked is measured by a clock that is not the test's: the journal's has to do.
-    monkeypatch.setattr(Message, "told", lambda self, otherwise=None: self.said or otherwise)
+    monkeypatch.setattr(Message, "reported", lambda self, otherwise=None: self.failure or otherwise)
     journal = str(world.audit_file.parent / "journal")
     app = Consumer("orders", concurrency=1, endpoint=world.client.target.endpoint, journal=journal)
     seen, all_seen = set(), asyncio.Event()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import Ran, Veil
 from tests.wire.test_outcomes import ask
-from veil.core.attempt import Said, write_header
+from veil.core.attempt import ReportedOutcome, write_header
 from veil.testing import VeilServer
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "shop.py", line 7, in ship\nshop.NoStock: none left'
@@ -26,8 +26,8 @@ def test_a_dead_letter_shows_the_errors_of_its_attempts(tmp_path: Path, command:
         for number in range(2):
             (message,) = ask(server, "ReceiveMessage", {"QueueUrl": url})["Messages"]
             change = {"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 0}
-            said = Said("failed", "shop.NoStock", f"none left, try {number}", TRACEBACK)
-            ask(server, "ChangeMessageVisibility", change, write_header({"*": said}))
+            reported = ReportedOutcome("failed", "shop.NoStock", f"none left, try {number}", TRACEBACK)
+            ask(server, "ChangeMessageVisibility", change, write_header({"*": reported}))
         assert "Messages" not in ask(server, "ReceiveMessage", {"QueueUrl": url})
 
         def veil(*arguments: str) -> Ran:
@@ -107,8 +107,8 @@ def test_a_restarted_server_knows_from_the_journal_who_holds_what(tmp_path: Path
             ask(server, "SendMessage", {"QueueUrl": url, "MessageBody": body})
         _, failed = ask(server, "ReceiveMessage", {"QueueUrl": url, "MaxNumberOfMessages": 2})["Messages"]
         change = {"QueueUrl": url, "ReceiptHandle": failed["ReceiptHandle"], "VisibilityTimeout": 500}
-        said = Said("failed", "shop.NoStock", "none left")
-        ask(server, "ChangeMessageVisibility", change, write_header({"*": said}))
+        reported = ReportedOutcome("failed", "shop.NoStock", "none left")
+        ask(server, "ChangeMessageVisibility", change, write_header({"*": reported}))
     with VeilServer("--data", str(tmp_path)) as server:
         deadline = time.monotonic() + 120
         page = ""
@@ -143,7 +143,12 @@ def test_letters_of_a_fifo_queue_are_redriven_by_the_error_that_they_died_of(
             ask(server, "SendMessage", url | {"MessageBody": str(body), "MessageGroupId": "a"})
             (message,) = ask(server, "ReceiveMessage", url)["Messages"]
             change = {"ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 0}
-            ask(server, "ChangeMessageVisibility", url | change, write_header({"*": Said("failed", error)}))
+            ask(
+                server,
+                "ChangeMessageVisibility",
+                url | change,
+                write_header({"*": ReportedOutcome("failed", error)}),
+            )
             assert "Messages" not in ask(server, "ReceiveMessage", url)  # once too often
         if not is_exported:
             assert redriven(server).object["moved"] == 2

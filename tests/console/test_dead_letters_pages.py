@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from tests.console.conftest import TELEPHONE, OpenPage
 from tests.console.web import Visitor
 from tests.wire.test_outcomes import ask
-from veil.core.attempt import Said, write_header
+from veil.core.attempt import ReportedOutcome, write_header
 from veil.testing import VeilServer
 
 ORDERS_DEAD = "/console/dead-letters/us-east-1/orders-dead"
@@ -97,8 +97,8 @@ def test_letters_that_the_server_made_are_shown_with_the_errors_of_their_attempt
             sqs.send_message(QueueUrl=orders, MessageBody=error)
             receipt = sqs.receive_message(QueueUrl=orders)["Messages"][0]["ReceiptHandle"]
             entry = {"Id": "0", "ReceiptHandle": receipt, "VisibilityTimeout": 0}
-            said = write_header({"0": Said("failed", error, "none left")})
-            ask(server, "ChangeMessageVisibilityBatch", {"QueueUrl": orders, "Entries": [entry]}, said)
+            reported = write_header({"0": ReportedOutcome("failed", error, "none left")})
+            ask(server, "ChangeMessageVisibilityBatch", {"QueueUrl": orders, "Entries": [entry]}, reported)
             sqs.receive_message(QueueUrl=orders)  # once too often
 
         page = open_page(server.endpoint_url + ORDERS_DEAD)

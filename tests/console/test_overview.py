@@ -17,7 +17,7 @@ from tests.waiting import until
 from veil.console.charts import Chart, Line, Shade, time_chart
 from veil.console.pages.overview import QueueHealth, troubles_of
 from veil.console.templates import templates
-from veil.core.attempt import HEADER, Said, write_header
+from veil.core.attempt import HEADER, ReportedOutcome, write_header
 from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings, RedrivePolicy
 from veil.service.history import MINUTES, QueueDepth
 from veil.testing import VeilServer
@@ -156,9 +156,9 @@ def test_charts_and_holders_outlive_a_restart_and_a_retry_that_waits_is_not_work
         at_work, failed = (
             sqs.receive_message(QueueUrl=url, VisibilityTimeout=3_600)["Messages"][0] for _ in "xy"
         )
-        said = write_header({"*": Said("failed", "shop.NoStock", "none left")})
+        reported = write_header({"*": ReportedOutcome("failed", "shop.NoStock", "none left")})
         sqs.meta.events.register(
-            "before-send.sqs", lambda request, **_: request.headers.update({HEADER: said})
+            "before-send.sqs", lambda request, **_: request.headers.update({HEADER: reported})
         )
         change = {"QueueUrl": url, "ReceiptHandle": failed["ReceiptHandle"], "VisibilityTimeout": 7_200}
         sqs.change_message_visibility(**change)

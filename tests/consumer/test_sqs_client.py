@@ -16,7 +16,7 @@ from tests.consumer.sqs_kit import client_of, failure_of, forget_aws
 from veil.client.api import ApiError, Attribute, Failure, RawMessage
 from veil.client.client import SqsClient
 from veil.client.credentials import Credentials
-from veil.core.attempt import GIVEN_BACK, HEADER_BYTES_MAX, Said, write_header
+from veil.core.attempt import GIVEN_BACK, HEADER_BYTES_MAX, ReportedOutcome, write_header
 from veil.testing import VeilServer
 
 KEY = Credentials("AKIDCONSUMER", "s3cr3t/with+signs")
@@ -122,13 +122,20 @@ async def test_ten_are_received_extended_released_and_deleted_in_one_call_each(s
     assert await client.extend(url, [(receipt, 100) for receipt in receipts]) == [None] * 10
     assert await client.receive(url, count=10, wait_s=0) == []
     # What came of the attempts goes with the call, as much of it as there may be, and is nothing to a foreign SQS.
-    said = [Said("failed", "shop.NoStock", f"none left of {at}: ∅", "é" * 9_000) for at in range(9)]
-    assert len(write_header({str(at): each for at, each in enumerate(said)})) > HEADER_BYTES_MAX * 0.6
-    released = await client.extend(url, [(receipt, 0) for receipt in receipts], said=[*said, GIVEN_BACK])
+    reported = [
+        ReportedOutcome("failed", "shop.NoStock", f"none left of {at}: ∅", "é" * 9_000) for at in range(9)
+    ]
+    assert len(write_header({str(at): each for at, each in enumerate(reported)})) > HEADER_BYTES_MAX * 0.6
+    released = await client.extend(
+        url, [(receipt, 0) for receipt in receipts], reported=[*reported, GIVEN_BACK]
+    )
     assert released == [None] * 10
     again = await receive_all(client, url, 10)
     assert {message.receive_count for message in again} == {2}
-    assert await client.delete(url, [message.receipt for message in again], said=[None, *said]) == [None] * 10
+    assert (
+        await client.delete(url, [message.receipt for message in again], reported=[None, *reported])
+        == [None] * 10
+    )
     counts = await client.attributes(url)
     assert counts["ApproximateNumberOfMessages"] == counts["ApproximateNumberOfMessagesNotVisible"] == "0"
 
@@ -145,8 +152,13 @@ async def test_veil_gives_and_takes_more_than_ten_in_one_call(service: Service) 
     assert client.bulk_max == 100
     messages = first + await client.receive(url, count=100, wait_s=0)
     assert len(messages) == 25
-    said = [None, *(Said("failed", "shop.NoStock", f"none left of {at}", "way") for at in range(24))]
-    assert await client.delete(url, [message.receipt for message in messages], said=said) == [None] * 25
+    reported = [
+        None,
+        *(ReportedOutcome("failed", "shop.NoStock", f"none left of {at}", "way") for at in range(24)),
+    ]
+    assert (
+        await client.delete(url, [message.receipt for message in messages], reported=reported) == [None] * 25
+    )
 
 
 async def receive_all(client: SqsClient, url: str, count: int) -> list[RawMessage]:

@@ -22,7 +22,7 @@ from veil.client import client as client_module
 from veil.client import connection as http_connection
 from veil.client.api import ApiError, Attribute, Failure, RetryBackoff
 from veil.client.client import SqsClient
-from veil.core.attempt import Said
+from veil.core.attempt import ReportedOutcome
 
 DELETED = http(200, {"Successful": [{"Id": "0"}]})
 ONE_MESSAGE = {"Messages": [{"MessageId": "m", "ReceiptHandle": "r", "Body": "b"}]}
@@ -642,8 +642,10 @@ async def test_errors_that_are_told_with_deletes_travel_by_ten() -> None:
             headers.append((len(entries), talk.header("x-veil-outcome")))
             talk.say(http(200, {"Successful": [{"Id": each["Id"]} for each in entries]}))
 
-    said = [Said("failed", "shop.NoStock", f"none left of {at}", "x" * 1_000) for at in range(12)]
+    reported = [
+        ReportedOutcome("failed", "shop.NoStock", f"none left of {at}", "x" * 1_000) for at in range(12)
+    ]
     async with bad_server(behave) as url, client_of(url, connections=1) as client:
-        assert await client.delete(url, list("abcdefghijkl"), said=said) == [None] * 12
+        assert await client.delete(url, list("abcdefghijkl"), reported=reported) == [None] * 12
     assert [count for count, _ in headers] == [10, 2]
     assert "none left of 11" in headers[1][1]

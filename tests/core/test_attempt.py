@@ -14,7 +14,7 @@ from veil.core.attempt import (
     PATIENCE_MIN_MS,
     AttemptFacts,
     AttemptOutcome,
-    Said,
+    ReportedOutcome,
     outcome_of,
     patience_ms,
     read_header,
@@ -75,26 +75,27 @@ def test_silence_counts_after_a_window_of_the_holder_and_not_before_a_minute():
 
 
 def test_a_header_says_of_each_entry_what_was_said_of_it():
-    error = Said("failed", "shop.NoStock", "none left: ∅", "  File …")
-    said = {
+    error = ReportedOutcome("failed", "shop.NoStock", "none left: ∅", "  File …")
+    reported = {
         "0": error,
         "1": GIVEN_BACK,
-        "2": Said("failed", worked_ms=5),
+        "2": ReportedOutcome("failed", worked_ms=5),
         "3": error,
-        "5": Said(None, worked_ms=0),
+        "5": ReportedOutcome(None, worked_ms=0),
     }
-    text = write_header(said)
+    text = write_header(reported)
     assert text.isascii()
-    assert read_header(text, [*said, "4"]) == [*said.values(), None]
+    assert read_header(text, [*reported, "4"]) == [*reported.values(), None]
     assert text.count("none left") == 1
 
 
 def test_errors_of_one_place_carry_their_traceback_once():
-    said = {
-        str(at): Said("failed", "shop.NoStock", f"none left of {at}", "  File …" * 100) for at in range(10)
+    reported = {
+        str(at): ReportedOutcome("failed", "shop.NoStock", f"none left of {at}", "  File …" * 100)
+        for at in range(10)
     }
-    text = write_header(said)
-    assert read_header(text, said) == list(said.values())
+    text = write_header(reported)
+    assert read_header(text, reported) == list(reported.values())
     assert (text.count("none left"), text.count("File")) == (10, 100)
 
 
@@ -104,12 +105,14 @@ def test_one_word_may_stand_for_every_entry():
 
 @pytest.mark.parametrize("size", [10, 3_000, 100_000])
 def test_errors_that_do_not_fit_are_cut_and_the_outcomes_stay(size: int):
-    said = {str(at): Said("failed", f"E{at}", "é" * size, f"{'x' * size}{at}") for at in range(10)}
-    text = write_header(said)
+    reported = {
+        str(at): ReportedOutcome("failed", f"E{at}", "é" * size, f"{'x' * size}{at}") for at in range(10)
+    }
+    text = write_header(reported)
     assert len(text) <= HEADER_BYTES_MAX
-    found = read_header(text, said)
+    found = read_header(text, reported)
     assert found is not None
-    for cut, each in zip(found, said.values(), strict=True):
+    for cut, each in zip(found, reported.values(), strict=True):
         assert cut is not None
         assert (cut.outcome, cut.error_type) == ("failed", each.error_type)
         assert each.traceback is not None and cut.traceback is not None

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.core.test_lease import DELAYED, FREE, LAPSED, NOW_MS, OPEN, receipt
 from tests.stores.kit import redrive_to
 from veil.core import decide, effect, limits
-from veil.core.attempt import Said
+from veil.core.attempt import ReportedOutcome
 from veil.core.clock import LeaseTime, ManualClock, Trouble, TroubleKind
 from veil.core.effect import (
     DeadLettered,
@@ -214,26 +214,26 @@ def test_an_extension_extends_releases_does_nothing_or_is_refused():
 
 
 def test_less_time_than_was_left_is_a_give_back_and_so_is_whatever_the_holder_says_to_be_the_end():
-    said = Said("failed", "ValueError", "no", "  File …")
+    reported = ReportedOutcome("failed", "ValueError", "no", "  File …")
     held = OPEN._replace(due_at_ms=NOW_MS + 30_000)
     later, earlier = 31, 29
     for visibility_s, told, kind in (
         (later, None, Extended),
         (earlier, None, effect.GivenBack),
-        (later, said, effect.GivenBack),
+        (later, reported, effect.GivenBack),
     ):
-        changed = decide.decide_extension(held, receipt(3), visibility_s, NOW_MS, fifo=False, said=told)
+        changed = decide.decide_extension(held, receipt(3), visibility_s, NOW_MS, fifo=False, reported=told)
         assert type(changed) is kind
     # A lease that had lapsed has nothing left that could become less.
     assert type(decide.decide_extension(LAPSED, receipt(3), 1, NOW_MS, fifo=False)) is Extended
-    [event] = _events(decide.decide_extension(OPEN, receipt(3), 0, NOW_MS, fifo=False, said=said))
-    assert (event.kind, Said(*event[-5:])) == (Kind.RELEASED, said)
+    [event] = _events(decide.decide_extension(OPEN, receipt(3), 0, NOW_MS, fifo=False, reported=reported))
+    assert (event.kind, ReportedOutcome(*event[-5:])) == (Kind.RELEASED, reported)
     for ended in (
-        decide.decide_deletion(OPEN, receipt(3), NOW_MS, fifo=False, said=said),
-        decide.decide_deletion(None, receipt(3), NOW_MS, fifo=False, said=said),
-        decide.decide_extension(None, receipt(3), 5, NOW_MS, fifo=False, said=said),
+        decide.decide_deletion(OPEN, receipt(3), NOW_MS, fifo=False, reported=reported),
+        decide.decide_deletion(None, receipt(3), NOW_MS, fifo=False, reported=reported),
+        decide.decide_extension(None, receipt(3), 5, NOW_MS, fifo=False, reported=reported),
     ):
-        assert Said(*_events(ended)[0][-5:]) == said
+        assert ReportedOutcome(*_events(ended)[0][-5:]) == reported
 
 
 def test_a_rotation_begins_the_lease_again_and_a_delay_stays_one():

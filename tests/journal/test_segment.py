@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.journal.kit import NOON_MS, ORDERS, SHOP, APlan, a_row, an_event, events_of
-from veil.core.attempt import RULE, Said
+from veil.core.attempt import RULE, ReportedOutcome
 from veil.core.clock import Trouble, TroubleKind
 from veil.core.event import EventRecorder, Kind
 from veil.journal.lives import from_packed
@@ -78,10 +78,10 @@ def test_a_trouble_of_the_server_is_told_without_a_queue(place: Storage):
 
 def test_a_traceback_stands_once_in_a_packed_row_and_is_told_with_each_of_its_attempts(place: Storage):
     errors = [
-        Said("failed", "NoStock", "none", "  File a" * 50),
-        Said("failed", "NoStock", "one", "  File a" * 50),
-        Said("failed", "NoStock", "two", "  File b"),
-        Said("failed", "NoStock"),
+        ReportedOutcome("failed", "NoStock", "none", "  File a" * 50),
+        ReportedOutcome("failed", "NoStock", "one", "  File a" * 50),
+        ReportedOutcome("failed", "NoStock", "two", "  File b"),
+        ReportedOutcome("failed", "NoStock"),
         None,
     ]
     recorder = EventRecorder()

@@ -10,7 +10,7 @@ import pytest
 from tests.stores.journal_kit import exported
 from tests.stores.kit import a_message, make_queue, receipt_of
 from tests.waiting import until_async
-from veil.core.attempt import Said
+from veil.core.attempt import ReportedOutcome
 from veil.core.clock import ManualClock, TroubleKind
 from veil.core.message import Caller
 from veil.core.message_rules import Draft
@@ -155,13 +155,13 @@ async def test_what_is_remembered_is_bounded(scene: Scene, monkeypatch: pytest.M
 # ---- what came of attempts
 
 
-FAILED = Said("failed", "shop.NoStock", "none left")
+FAILED = ReportedOutcome("failed", "shop.NoStock", "none left")
 
 
 async def test_a_failed_attempt_waits_for_its_retry_and_is_in_nobodys_hands(scene: Scene):
     await scene.send(2)
     failed, _ = await scene.receive(ANN)
-    await extend_lease(scene.service, scene.queue, [(failed, 600)], caller=ANN, said=[FAILED])
+    await extend_lease(scene.service, scene.queue, [(failed, 600)], caller=ANN, reported=[FAILED])
 
     ann = scene.consumer(ANN)
     assert (ann.in_progress, ann.waiting, ann.outcomes, ann.renewals) == (1, 1, {"failed": 1}, 0)
@@ -169,8 +169,8 @@ async def test_a_failed_attempt_waits_for_its_retry_and_is_in_nobodys_hands(scen
     messages = await scene.service.store.peek(scene.queue)
     first, second = (scene.activity.attempts.holder(scene.queue.id, message) for message in messages)
     assert first is not None and second is not None
-    assert (first.outcome, first.said, second.outcome) == ("failed", FAILED, None)
-    assert [(each.outcome, each.said) for each in ann.recent] == [("failed", FAILED)]
+    assert (first.outcome, first.reported, second.outcome) == ("failed", FAILED, None)
+    assert [(each.outcome, each.reported) for each in ann.recent] == [("failed", FAILED)]
 
     scene.clock.advance(seconds=601)
     ann = scene.consumer(ANN)
@@ -246,7 +246,7 @@ async def test_a_process_that_is_restarted_at_once_is_told_apart_by_its_applicat
     await told_scene.receive(before, visibility_s=30)
     assert await live(told_scene, 95, after) == ["holder_silent"]
     assert told_scene.consumer(before).outcomes == {"unknown": 0, "crashed": 1}
-    assert (before.worker, before.says_outcomes) == ("worker-7", False)
+    assert (before.worker, before.reports_outcomes) == ("worker-7", False)
     # It does not say how its attempts end, whatever it calls itself.
     await told_scene.send(1)
     await told_scene.receive(after, visibility_s=30)
@@ -466,8 +466,8 @@ async def test_a_lease_that_the_servers_own_trouble_keeps_open_is_not_over_for_t
     scene = Scene(service, clock, await create_queue(service, QueueKey("r", "1", "orders"), {}, {}))
     await scene.send(2)
     failing, _ = await scene.receive(ANN)
-    said = Said("failed", "shop.NoStock")
-    await extend_lease(service, scene.queue, [(failing, 5)], caller=ANN, said=[said])
+    reported = ReportedOutcome("failed", "shop.NoStock")
+    await extend_lease(service, scene.queue, [(failing, 5)], caller=ANN, reported=[reported])
 
     store.lease_time.waits(scene, TroubleKind.DISK)
     clock.advance(seconds=40)

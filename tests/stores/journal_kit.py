@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from veil.core.attempt import Said
+from veil.core.attempt import ReportedOutcome
 from veil.core.event import Event, EventBatch, Kind, unpack
 from veil.core.message import Caller
 from veil.stores.store import ExportPlan, OutboxRow, Store
 
-_SAID = Event._fields.index("outcome")
+_REPORTED = Event._fields.index("outcome")
 A_CALLER = Caller("000000000000", "AKIATEST", "test/1.0", "192.0.2.7")
 
 
@@ -30,7 +30,7 @@ class Told(NamedTuple):
     caller: Caller
     other_queue: str | None
     other_seq: int | None
-    said: Said | None = None
+    reported: ReportedOutcome | None = None
 
 
 def tell(packed: bytes) -> list[Told]:
@@ -40,7 +40,7 @@ def tell(packed: bytes) -> list[Told]:
 
 
 def _in_words(batch: EventBatch, event: Event) -> Told:
-    kind, at_ms, queue, *facts, caller, other_queue, other_seq = event[:_SAID]
+    kind, at_ms, queue, *facts, caller, other_queue, other_seq = event[:_REPORTED]
     there = None if other_queue is None else batch.queues[other_queue].name
     return Told(
         Kind(kind).label,
@@ -50,7 +50,7 @@ def _in_words(batch: EventBatch, event: Event) -> Told:
         caller=batch.callers[caller],
         other_queue=there,
         other_seq=other_seq,
-        said=None if event.outcome is None else Said(*event[_SAID:]),
+        reported=None if event.outcome is None else ReportedOutcome(*event[_REPORTED:]),
     )
 
 

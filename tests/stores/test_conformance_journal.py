@@ -15,7 +15,7 @@ from tests.stores.kit import (
     redrive_to,
     some_messages,
 )
-from veil.core.attempt import Said
+from veil.core.attempt import ReportedOutcome
 from veil.core.effect import HolderSeen, HolderSilent
 from veil.core.errors import MessageGone, ReceiptExpired, VisibilityTooLong
 from veil.core.event import NOBODY
@@ -154,32 +154,32 @@ async def test_less_time_than_was_left_is_told_as_a_give_back(store, clock):
         message.delivery,
         clock.now_ms() + 5_000,
     )
-    assert (event.caller, event.said) == (A_CALLER, None)
+    assert (event.caller, event.reported) == (A_CALLER, None)
 
 
 @pytest.mark.parametrize("visibility_s", [0, 5, 60])
 async def test_what_a_holder_says_of_its_attempt_is_told_with_the_change(store, visibility_s):
-    said = Said("failed", "shop.NoStock", "none left", "  File …")
+    reported = ReportedOutcome("failed", "shop.NoStock", "none left", "  File …")
     queue = await make_queue(store, visibility_s=30)
     await store.send(queue, [a_message()])
     message = await received(store, queue)
-    await store.extend(queue, [Extension(receipt_of(queue, message), visibility_s, said)])
+    await store.extend(queue, [Extension(receipt_of(queue, message), visibility_s, reported)])
 
     event = await the_one(store)
-    assert (event.kind, event.said) == ("given_back" if visibility_s else "released", said)
+    assert (event.kind, event.reported) == ("given_back" if visibility_s else "released", reported)
 
 
 @pytest.mark.parametrize("fifo", [False, True])
 async def test_a_delete_may_say_that_its_attempt_failed(store, fifo):
-    said = Said("failed", "shop.Poison")
+    reported = ReportedOutcome("failed", "shop.Poison")
     queue = await make_queue(store, "orders.fifo" if fifo else "orders")
     await store.send(queue, [a_grouped_message("a") if fifo else a_message()])
     message = await received(store, queue)
     receipt = receipt_of(queue, message)
-    await store.delete(queue, [receipt], said={receipt.seq: said})
-    assert [(event.kind, event.said) for event in await exported(store)] == [("deleted", said)]
-    await store.delete(queue, [receipt], said={receipt.seq: said})
-    assert [(event.kind, event.said) for event in await exported(store)] == [("delete_refused", said)]
+    await store.delete(queue, [receipt], reported={receipt.seq: reported})
+    assert [(event.kind, event.reported) for event in await exported(store)] == [("deleted", reported)]
+    await store.delete(queue, [receipt], reported={receipt.seq: reported})
+    assert [(event.kind, event.reported) for event in await exported(store)] == [("delete_refused", reported)]
 
 
 async def test_signs_of_life_are_told_of_leases_that_have_lapsed(store, clock):

@@ -10,7 +10,7 @@ import pytest
 from tests.stores.journal_kit import exported
 from tests.stores.kit import a_grouped_message, a_message, bodies, make_queue, receipt_of, receipts_of
 from tests.stores.sqlite_kit import crashed_copy
-from veil.core.attempt import Said
+from veil.core.attempt import ReportedOutcome
 from veil.core.clock import DOUBT_MIN_MS, LET_IN_MS, ManualClock, Trouble, TroubleKind
 from veil.core.lease import Deletion
 from veil.core.queue import QueueCounts
@@ -257,7 +257,11 @@ async def test_the_journal_tells_the_trouble(tmp_path, clock):
 
     [trouble] = await exported(store)
     assert (trouble.kind, trouble.at_ms, trouble.deadline_ms) == ("trouble", clock.now_ms(), began_ms)
-    assert (trouble.queue, trouble.seq, trouble.said) == ("", 0, Said("disk", None, None, None))
+    assert (trouble.queue, trouble.seq, trouble.reported) == (
+        "",
+        0,
+        ReportedOutcome("disk", None, None, None),
+    )
     store.end_serving()
     await store.close()
 

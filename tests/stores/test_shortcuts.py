@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.stores.kit import a_message, make_queue, redrive_to
 from tests.stores.postgres_nodes_kit import nodes
 from veil.core import decide
-from veil.core.attempt import Said
+from veil.core.attempt import ReportedOutcome
 from veil.core.clock import ManualClock
 from veil.core.effect import Deleted, Extended, GivenBack
 from veil.core.event import NOBODY, EventRecorder
@@ -86,8 +86,8 @@ def told(db, state, decided) -> bool:
 
 
 AN_OPEN_LEASE = LeaseState(int(State.IN_FLIGHT), NOW_MS + 60_000, NOW_MS - 5_000, 1, 1, 1, 5)
-ENDS = [Said("failed", "ValueError", "no stock", "  File …", 7), Said("given_back")]
-NO_END = Said(None, worked_ms=7)
+ENDS = [ReportedOutcome("failed", "ValueError", "no stock", "  File …", 7), ReportedOutcome("given_back")]
+NO_END = ReportedOutcome(None, worked_ms=7)
 TWO_CHANGES = {
     "held": [AN_OPEN_LEASE] * 2, "claims": [(0, 1), (1, 1)], "retention_s": 60, "journal": True
 }  # fmt: skip
@@ -134,22 +134,24 @@ def test_sqlite_deletes_at_once_only_what_the_rules_delete(tmp_path: Path, held,
         st.sampled_from([1, 40, 70, VISIBILITY_MAX_S - 5, VISIBILITY_MAX_S]).map(lambda each: [each] * 5),
         st.lists(st.sampled_from([0, 1, 70]), min_size=5, max_size=5),
     ),
-    said=st.one_of(
+    reported=st.one_of(
         st.sampled_from([None, NO_END, *ENDS]).map(lambda each: [each] * 5),
         st.lists(st.sampled_from([None, NO_END, *ENDS]), min_size=5, max_size=5),
     ),
     retention_s=st.sampled_from([60, 345_600]),
     journal=st.booleans(),
 )
-@example(held=[AN_OPEN_LEASE], claims=[(0, 1)], lengths_s=[70], said=[None] * 2, retention_s=60, journal=True)
-@example(**TWO_CHANGES, lengths_s=[40] * 2, said=[None] * 2)
-@example(**TWO_CHANGES, lengths_s=[40] * 2, said=ENDS)
-@example(**TWO_CHANGES, lengths_s=[70] * 2, said=ENDS)
-@example(**TWO_CHANGES, lengths_s=[70] * 2, said=[None, ENDS[0]])
-@example(**TWO_CHANGES, lengths_s=[70] * 2, said=[NO_END] * 2)
+@example(
+    held=[AN_OPEN_LEASE], claims=[(0, 1)], lengths_s=[70], reported=[None] * 2, retention_s=60, journal=True
+)
+@example(**TWO_CHANGES, lengths_s=[40] * 2, reported=[None] * 2)
+@example(**TWO_CHANGES, lengths_s=[40] * 2, reported=ENDS)
+@example(**TWO_CHANGES, lengths_s=[70] * 2, reported=ENDS)
+@example(**TWO_CHANGES, lengths_s=[70] * 2, reported=[None, ENDS[0]])
+@example(**TWO_CHANGES, lengths_s=[70] * 2, reported=[NO_END] * 2)
 @each_example
 def test_sqlite_extends_at_once_only_what_the_rules_extend(
-    tmp_path: Path, held, claims, lengths_s, said, retention_s, journal
+    tmp_path: Path, held, claims, lengths_s, reported, retention_s, journal
 ):
     """`extend_held` and `extend_held_many` of the embedded store, against `decide_extensions`."""
     from veil.stores.sqlite.leases import extend, held_messages
@@ -157,7 +159,7 @@ def test_sqlite_extends_at_once_only_what_the_rules_extend(
     db, state, seqs = an_embedded_queue(tmp_path, held, journal)
     state.queue = replace(state.queue, settings=replace(state.queue.settings, retention_s=retention_s))
     extensions = [
-        Extension(*each) for each in zip(claimed(seqs, held, claims), lengths_s, said, strict=False)
+        Extension(*each) for each in zip(claimed(seqs, held, claims), lengths_s, reported, strict=False)
     ]
     messages = held_messages(db, state, seqs, NOW_MS)
     decided, expected = decide.decide_extensions(dict(messages), extensions, NOW_MS, fifo=False)

@@ -11,11 +11,11 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.journal.kit import events_of
-from veil.core.attempt import HEADER, HEADER_BYTES_MAX, Said, write_header
+from veil.core.attempt import HEADER, HEADER_BYTES_MAX, ReportedOutcome, write_header
 from veil.journal.storage import Storage
 from veil.testing import VeilServer
 
-FAILED = Said("failed", "shop.NoStock", "none left", "  File …", 120)
+FAILED = ReportedOutcome("failed", "shop.NoStock", "none left", "  File …", 120)
 
 
 def ask(
@@ -57,7 +57,10 @@ def test_what_is_said_stands_in_the_journal(tmp_path: Path):
         ended(server, write_header({"*": FAILED}))
     ends = [event for event in events_of(Storage.at(tmp_path / "journal")) if event["outcome"] is not None]
     assert [event["kind"] for event in ends] == ["released", "given_back", "deleted"]
-    told = {Said(*(event[name] for name in ("outcome", *Said.__struct_fields__[1:]))) for event in ends}
+    told = {
+        ReportedOutcome(*(event[name] for name in ("outcome", *ReportedOutcome.__struct_fields__[1:])))
+        for event in ends
+    }
     assert told == {FAILED}
 
 
@@ -65,8 +68,11 @@ def test_a_server_may_keep_no_texts_of_errors(tmp_path: Path):
     with VeilServer("--data", str(tmp_path), "--no-error-texts") as server:
         ended(server, write_header({"*": FAILED}))
     ends = [event for event in events_of(Storage.at(tmp_path / "journal")) if event["outcome"] is not None]
-    told = {Said(*(event[name] for name in ("outcome", *Said.__struct_fields__[1:]))) for event in ends}
-    assert told == {Said("failed", "shop.NoStock", worked_ms=120)}
+    told = {
+        ReportedOutcome(*(event[name] for name in ("outcome", *ReportedOutcome.__struct_fields__[1:])))
+        for event in ends
+    }
+    assert told == {ReportedOutcome("failed", "shop.NoStock", worked_ms=120)}
     assert b"none left" not in b"".join(file.read_bytes() for file in tmp_path.glob("veil.db*"))
 
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from veil.core.attempt import Said
+from veil.core.attempt import ReportedOutcome
 
 
 class Failure(Enum):
@@ -129,17 +129,17 @@ class QueueApi(Protocol):
         """Up to `count` messages with all their attributes; None for the visibility means the queue's own."""
 
     async def delete(
-        self, url: str, receipts: Sequence[str], *, said: Sequence[Said | None] = ()
+        self, url: str, receipts: Sequence[str], *, reported: Sequence[ReportedOutcome | None] = ()
     ) -> list[ApiError | None]:
         """Delete up to `bulk_max` by receipt; what failed is said in its place. Raises ApiError when the whole call did.
 
-        `said` has, for each, what came of an attempt that did not complete; Veil records it, other services ignore it.
+        `reported` has, for each, what came of an attempt that did not complete; Veil records it, other services ignore it.
         """
 
     async def extend(
-        self, url: str, changes: Sequence[tuple[str, int]], *, said: Sequence[Said | None] = ()
+        self, url: str, changes: Sequence[tuple[str, int]], *, reported: Sequence[ReportedOutcome | None] = ()
     ) -> list[ApiError | None]:
-        """Set the visibility of up to ten, in one call, as `delete` does; `said` of those whose attempt is over."""
+        """Set the visibility of up to ten, in one call, as `delete` does; `reported` of those whose attempt is over."""
 
     async def send(
         self,

@@ -38,7 +38,7 @@ from veil.client.api import (
 from veil.client.connection import REST_S_MAX, Heir, HttpAnswer, HttpPool, NoAnswer, RequestHead
 from veil.client.credentials import Credentials, CredentialsSource, read_profile
 from veil.client.endpoint import ca_bundle, client_context, find_endpoint, region_in
-from veil.core.attempt import GIVEN_BACK, Said, write_header
+from veil.core.attempt import GIVEN_BACK, ReportedOutcome, write_header
 from veil.core.attempt import HEADER as OUTCOME_HEADER
 
 _log = logging.getLogger(__name__)
@@ -194,20 +194,22 @@ class SqsClient(QueueApi):
         )
 
     async def delete(
-        self, url: str, receipts: Sequence[str], *, said: Sequence[Said | None] = ()
+        self, url: str, receipts: Sequence[str], *, reported: Sequence[ReportedOutcome | None] = ()
     ) -> list[ApiError | None]:
         """Delete up to `bulk_max` by receipt; what failed is said in its place. Raises ApiError when the whole call did."""
         count = len(receipts)
-        # What is said of errors has to fit into one header, so it travels by ten.
-        if count <= BATCH_MAX or not any(each is not None and each.error_type for each in said):
+        # What is reported of errors has to fit into one header, so it travels by ten.
+        if count <= BATCH_MAX or not any(each is not None and each.error_type for each in reported):
             entries = [{"Id": str(at), "ReceiptHandle": receipt} for at, receipt in enumerate(receipts)]
             try:
-                return await self._batch("DeleteMessageBatch", url, entries, said=said)
+                return await self._batch("DeleteMessageBatch", url, entries, reported=reported)
             except ApiError as error:
                 if not self._is_bulk_refused(error, count):
                     raise
         tens = [slice(at, at + BATCH_MAX) for at in range(0, count, BATCH_MAX)]
-        parts = await asyncio.gather(*(self.delete(url, receipts[ten], said=said[ten]) for ten in tens))
+        parts = await asyncio.gather(
+            *(self.delete(url, receipts[ten], reported=reported[ten]) for ten in tens)
+        )
         return [answer for part in parts for answer in part]
 
     async def extend(
@@ -215,7 +217,7 @@ class SqsClient(QueueApi):
         url: str,
         changes: Sequence[tuple[str, int]],
         *,
-        said: Sequence[Said | None] = (),
+        reported: Sequence[ReportedOutcome | None] = (),
         closing: bool = False,
     ) -> list[ApiError | None]:
         """Set the visibility of up to ten, in one call, as `delete` does."""
@@ -223,7 +225,9 @@ class SqsClient(QueueApi):
             {"Id": str(at), "ReceiptHandle": receipt, "VisibilityTimeout": visibility_s}
             for at, (receipt, visibility_s) in enumerate(changes)
         ]
-        return await self._batch("ChangeMessageVisibilityBatch", url, entries, said=said, closing=closing)
+        return await self._batch(
+            "ChangeMessageVisibilityBatch", url, entries, reported=reported, closing=closing
+        )
 
     async def send(
         self,
@@ -317,7 +321,7 @@ class SqsClient(QueueApi):
         url: str,
         entries: list[dict[str, Any]],
         *,
-        said: Sequence[Said | None] = (),
+        reported: Sequence[ReportedOutcome | None] = (),
         closing: bool = False,
     ) -> list[ApiError | None]:
         if not entries:
@@ -328,7 +332,7 @@ class SqsClient(QueueApi):
             lambda answer: answers.results_in(answer, len(entries)),
             repeatable=True,
             closing=closing,
-            for_veil=_outcome_line(said) + (_BULK_LINE if len(entries) > BATCH_MAX else ""),
+            for_veil=_outcome_line(reported) + (_BULK_LINE if len(entries) > BATCH_MAX else ""),
         )
 
     async def _call(
@@ -404,8 +408,8 @@ class SqsClient(QueueApi):
         for start in range(0, len(receipts), BATCH_MAX):
             batch = [(receipt, 0) for receipt in receipts[start : start + BATCH_MAX]]
             try:
-                said = [GIVEN_BACK] * len(batch)
-                results = await self.extend(url, batch, said=said, closing=True)
+                reported = [GIVEN_BACK] * len(batch)
+                results = await self.extend(url, batch, reported=reported, closing=True)
                 failed += sum(result is not None for result in results)
             except ApiError:
                 failed += len(batch)
@@ -450,9 +454,9 @@ async def with_retries(
         await sleep(pause_s)
 
 
-def _outcome_line(said: Sequence[Said | None]) -> str:
-    told = {str(at): each for at, each in enumerate(said) if each is not None}
-    return f"{OUTCOME_HEADER}: {write_header(told)}\r\n" if told else ""
+def _outcome_line(reported: Sequence[ReportedOutcome | None]) -> str:
+    by_entry = {str(at): each for at, each in enumerate(reported) if each is not None}
+    return f"{OUTCOME_HEADER}: {write_header(by_entry)}\r\n" if by_entry else ""
 
 
 def _user_agent(role: str, extra: str) -> str:

@@ -258,8 +258,8 @@ def _outcome_words(lease: LeaseLife) -> str:
     words = lease.outcome.label
     if lease.how in ("lapsed", "deleted"):
         words = f"{lease.how} · {words}"
-    if lease.said is not None and lease.said.error_type:
-        words += f": {lease.said.error_type}"
+    if lease.reported is not None and lease.reported.error_type:
+        words += f": {lease.reported.error_type}"
     if lease.how == "given_back" and lease.ended_at_ms is not None:
         words += f" · visible again after {_length(max(0, lease.deadline_ms - lease.ended_at_ms))}"
     return words

@@ -165,8 +165,10 @@ class Deletes(Batcher[Message]):
     ) -> None:
         async def delete(messages: Sequence[Message]) -> list[ApiError | None]:
             receipts = [message.raw.receipt for message in messages]
-            said = [message.told() for message in messages]
-            return await api.delete(url, receipts, said=masked_together(said) if any(said) else ())
+            reported = [message.reported() for message in messages]
+            return await api.delete(
+                url, receipts, reported=masked_together(reported) if any(reported) else ()
+            )
 
         super().__init__(delete, sleep=sleep, random=random, count_max=lambda: api.bulk_max)
         self._handled: OrderedDict[str, None] = OrderedDict()
@@ -223,9 +225,9 @@ class Releases(Batcher[tuple[Message, int]]):
         random: Random,
     ) -> None:
         async def extend(changes: Sequence[tuple[Message, int]]) -> list[ApiError | None]:
-            said = masked_together([message.told(GIVEN_BACK) or GIVEN_BACK for message, _ in changes])
+            reported = masked_together([message.reported(GIVEN_BACK) or GIVEN_BACK for message, _ in changes])
             receipts = [(message.raw.receipt, seconds) for message, seconds in changes]
-            return await api.extend(url, receipts, said=said)
+            return await api.extend(url, receipts, reported=reported)
 
         super().__init__(extend, sleep=sleep, random=random)
         self._fifo = fifo

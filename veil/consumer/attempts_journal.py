@@ -22,7 +22,7 @@ import msgspec
 
 from veil.consumer.message import Message
 from veil.consumer.outcomes import DeadLetter, Delete, Discard, Outcome, masked_together
-from veil.core.attempt import GIVEN_BACK, Said
+from veil.core.attempt import GIVEN_BACK, ReportedOutcome
 from veil.core.event import ExportPlan, Kind, pack
 from veil.core.message import Caller
 from veil.core.queue import QueueKey
@@ -88,9 +88,9 @@ class AttemptsJournal:
         if outcome is None:
             self._add(Kind.DELETE_REFUSED, at_ms, message, None)
         elif isinstance(outcome, Delete | Discard | DeadLetter):
-            self._add(Kind.DELETED, at_ms, message, None, message.told())
+            self._add(Kind.DELETED, at_ms, message, None, message.reported())
         else:
-            self._add(Kind.GIVEN_BACK, at_ms, message, at_ms, message.told(GIVEN_BACK))
+            self._add(Kind.GIVEN_BACK, at_ms, message, at_ms, message.reported(GIVEN_BACK))
 
     def stop(self) -> None:
         """Write what is left."""
@@ -102,7 +102,12 @@ class AttemptsJournal:
         return round(self._wall() * 1000)
 
     def _add(
-        self, kind: Kind, at_ms: int, message: Message, deadline_ms: int | None, said: Said | None = None
+        self,
+        kind: Kind,
+        at_ms: int,
+        message: Message,
+        deadline_ms: int | None,
+        reported: ReportedOutcome | None = None,
     ) -> None:
         sent = message.sent_at
         sent_ms = at_ms if sent is None else round(sent.timestamp() * 1000)
@@ -114,8 +119,8 @@ class AttemptsJournal:
             message.receive_count,
             len(message.body.encode()),
         )
-        (said,) = masked_together((said,))
-        told = () if said is None else (None, None, *msgspec.structs.astuple(said))
+        (reported,) = masked_together((reported,))
+        told = () if reported is None else (None, None, *msgspec.structs.astuple(reported))
         with self._lock:
             if len(self._events) >= EVENTS_MAX:
                 self._dropped += 1

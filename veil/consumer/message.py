@@ -15,7 +15,7 @@ import msgspec
 
 from veil.client.api import Attribute, RawMessage
 from veil.consumer.lease import Lease
-from veil.core.attempt import NOT_SAID, Said
+from veil.core.attempt import NO_OUTCOME, ReportedOutcome
 
 _log = logging.getLogger(__name__)
 
@@ -79,10 +79,10 @@ class Message:
     """
 
     _content: Content | None = None
-    # Tells what came of this attempt, where its handler failed. Asked with the call that ends the attempt: for ten messages one
-    # after the other it takes half the time that it takes for each of them when it fails.
-    say: Callable[[], Said] | None = None
-    _said: Said | None = None
+    # Makes the report of a failed attempt. Called with the request that ends the attempt: for ten messages one after the other
+    # it takes half the time that it takes for each of them when it fails.
+    report_failure: Callable[[], ReportedOutcome] | None = None
+    _failure: ReportedOutcome | None = None
     came_at_ms = 0  # wall time, for a journal of the consumer's own
     worked_ms: int | None = None  # how long its handler worked, where it was held for longer
     settling: Callable[[], AbstractContextManager[object]] | None = None  # around its delete: a span
@@ -106,19 +106,19 @@ class Message:
         return False
 
     @property
-    def said(self) -> Said | None:
-        """What came of this attempt, where its handler failed."""
-        if self.say is not None:
+    def failure(self) -> ReportedOutcome | None:
+        """The report of this attempt, where its handler failed."""
+        if self.report_failure is not None:
             # It holds the error, whose frames hold this message.
-            self._said, self.say = self.say(), None
-        return self._said
+            self._failure, self.report_failure = self.report_failure(), None
+        return self._failure
 
-    def told(self, otherwise: Said | None = None) -> Said | None:
-        """What the queue is told with the end of this attempt; `otherwise` where its handler did not fail."""
-        said = otherwise if self.say is None and self._said is None else self.said or otherwise
+    def reported(self, otherwise: ReportedOutcome | None = None) -> ReportedOutcome | None:
+        """What is reported to the queue with the end of this attempt; `otherwise` where its handler did not fail."""
+        reported = self.failure or otherwise
         if self.worked_ms is None:
-            return said
-        return msgspec.structs.replace(said or NOT_SAID, worked_ms=self.worked_ms)
+            return reported
+        return msgspec.structs.replace(reported or NO_OUTCOME, worked_ms=self.worked_ms)
 
     @property
     def id(self) -> str:

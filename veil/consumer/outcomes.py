@@ -18,7 +18,7 @@ import msgspec
 
 from veil.consumer.lease import Lease
 from veil.consumer.message import Message
-from veil.core.attempt import FAILED, Said
+from veil.core.attempt import FAILED, ReportedOutcome
 from veil.core.limits import VISIBILITY_MAX_S
 
 _log = logging.getLogger(__name__)
@@ -309,19 +309,19 @@ def masked(text: str) -> str:
     return _SECRETS.sub(lambda found: found["uuid"] or (found["keep"] or found["name"] or "") + _MASK, text)
 
 
-def masked_together(said: Sequence[Said | None]) -> Sequence[Said | None]:
+def masked_together(reported: Sequence[ReportedOutcome | None]) -> Sequence[ReportedOutcome | None]:
     """What is said of several attempts, fit to be told: their texts masked and bounded. To look for secrets in ten texts at once
     costs little more than in one of them."""
-    texts = [each.error_text for each in said if each is not None and each.error_text]
+    texts = [each.error_text for each in reported if each is not None and each.error_text]
     whole = "\n".join(texts)
     are_short = len(whole) <= TEXT_CHARS_MAX or len(max(texts, key=len)) <= TEXT_CHARS_MAX
     if are_short and not _is_suspect(whole):
-        return said
+        return reported
     return [
         msgspec.structs.replace(each, error_text=masked(each.error_text)[:TEXT_CHARS_MAX])
         if each is not None and each.error_text
         else each
-        for each in said
+        for each in reported
     ]
 
 
@@ -358,14 +358,16 @@ def traceback_text(error: BaseException) -> str:
         return "".join(traceback.format_tb(trace))
 
 
-def said_of(error: BaseException, trace: TracebackType | None = None, *, texts: bool = True) -> Said:
+def reported_failure(
+    error: BaseException, trace: TracebackType | None = None, *, texts: bool = True
+) -> ReportedOutcome:
     """What came of an attempt that ended in this error: its class, and with `texts` where it came from and its words, which
     `masked_together` makes fit to be told. `trace`: the user's part of its traceback, if that was looked for already."""
     kind = class_name(error)
     if not texts:
-        return Said(FAILED.outcome, kind)
+        return ReportedOutcome(FAILED.outcome, kind)
     way = _way_to(error, users_traceback(error) if trace is None else trace)
-    return Said(FAILED.outcome, kind, words_of(error)[: TEXT_CHARS_MAX * 2], way)
+    return ReportedOutcome(FAILED.outcome, kind, words_of(error)[: TEXT_CHARS_MAX * 2], way)
 
 
 def _way_to(error: BaseException, trace: TracebackType | None, earlier_max: int = _EARLIER_MAX) -> str:

@@ -175,7 +175,7 @@ class MessageProcessor:
         if isinstance(outcome, LetExpire):
             # To say why takes a call, and that sets a deadline: the one it has, to the second. Only Veil listens.
             left_s = math.ceil(lease.remaining_s)
-            if message.said is None or left_s <= 0 or not looks_like_ours(message.raw.receipt):
+            if message.failure is None or left_s <= 0 or not looks_like_ours(message.raw.receipt):
                 return _LEFT
             return left_s
         return int(outcome.seconds) if isinstance(outcome, RetryAfter) else 0

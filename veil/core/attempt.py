@@ -2,8 +2,8 @@
 
 A receive begins an attempt. SQS's API cannot say how one ends: a failed handler that backs off, a message that is given
 back untouched and a renewal are all ChangeMessageVisibility, and a handler that left its message to lapse looks like a
-process that died. Veil's own consumer therefore says it (`Said`), and for every other client `outcome_of` goes by what its
-calls did and by the holder's signs of life.
+process that died. Veil's own consumer therefore reports it (`ReportedOutcome`), and for every other client `outcome_of` goes by
+what its calls did and by the holder's signs of life.
 
 The rule reads facts of one attempt only, each of them a minimum or a maximum over the journal's events of that delivery (and
 of its message, for `gone_at`). The pipeline applies the same rule to whole columns; a test holds the one to the other.
@@ -11,9 +11,9 @@ of its message, for `gone_at`). The pipeline applies the same rule to whole colu
 **Signs of life.** A lapse alone tells nothing of its holder. Whoever answers requests sees more: every poll, empty ones too. So
 the server waits for a while after a lapse (`patience_ms`) and then records one of these events with the lease. `holder_seen`:
 the caller went on, so it did not crash, and never came back for this message: its handler failed and left it. `holder_late`:
-the same of a caller that says how its attempts end; it had not failed, it was still at work. `holder_silent`: nothing was heard
-of it while other callers of the queue went on. A late word about the message itself, a delete or an extension that came after
-its deadline, counts more than these. Where there is none of them the outcome is unknown, and says so.
+the same of a caller that reports how its attempts end; it had not failed, it was still at work. `holder_silent`: nothing was
+heard of it while other callers of the queue went on. A late word about the message itself, a delete or an extension that came
+after its deadline, counts more than these. Where there is none of them the outcome is unknown, and says so.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class AttemptOutcome(StrEnum):
     COMPLETED = "completed"  # deleted
     # The handler raised; the message waits for its retry, was left to lapse, or was given up.
     FAILED = "failed"
-    GIVEN_BACK = "given_back"  # made visible by its holder before the deadline: drained, not for us, or a client that cannot say
+    GIVEN_BACK = (
+        "given_back"  # made visible by its holder before the deadline: drained, not for us, or not reported
+    )
     OVERRAN = "overran"  # the deadline passed, and its holder came later
     CRASHED = "crashed"  # the deadline passed, and its holder was gone
     UNKNOWN = "unknown"  # the deadline passed, and nothing tells (yet) which of the others it was
@@ -51,13 +53,13 @@ class AttemptOutcome(StrEnum):
         return self.value.replace("_", " ")
 
 
-SAYABLE: Final = (AttemptOutcome.FAILED, AttemptOutcome.GIVEN_BACK)
+REPORTABLE: Final = (AttemptOutcome.FAILED, AttemptOutcome.GIVEN_BACK)
 # Plain texts: to look a member of an enum up takes longer than to read an entry.
 _FAILED, _GIVEN_BACK = AttemptOutcome.FAILED.value, AttemptOutcome.GIVEN_BACK.value
 
 
-class Said(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a holder says of the end of its attempt, with the error that ended it; all texts are bounded by who read them."""
+class ReportedOutcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a holder reports of the end of its attempt, with the error that ended it; all texts are bounded by who read them."""
 
     outcome: str | None  # one of SAYABLE; None: it completed, or tried to
     error_type: str | None = None
@@ -67,14 +69,14 @@ class Said(msgspec.Struct, frozen=True, array_like=True, gc=False):
     worked_ms: int | None = None
 
 
-NOTHING_SAID: Final[Mapping[int, Said]] = {}  # by the seq of the message
+NOTHING_REPORTED: Final[Mapping[int, ReportedOutcome]] = {}  # by the seq of the message
 
 
 class AttemptFacts(NamedTuple):
     """What is known of one attempt; instants in any one unit.
 
     The latest of its events `received`, `extended`, `given_back` and `released`, by position, sets `deadline` (of `released`:
-    its instant) and `is_returned`. The latest of those with an outcome sets `said`.
+    its instant) and `is_returned`. The latest of those with an outcome sets `said`: the tables' column has that name.
     """
 
     deadline: int | None = None
@@ -122,7 +124,7 @@ def patience_ms(window_ms: int) -> int:
     return min(max(window_ms, PATIENCE_MIN_MS), PATIENCE_MAX_MS)
 
 
-# ---- The header by which a holder says it.
+# ---- The header by which a holder reports it.
 #
 # `x-veil-outcome: {"failed":{"0":0,"2":null},"given_back":["1"],"errors":[["ValueError","no stock",0]],"traces":["  File …"]}`:
 # of the entries of a batch by their ids, or of a call for one message by `*`, which stands for every entry that is not named. An
@@ -139,8 +141,8 @@ _KIND_CHARS_MAX: Final = 128  # of an error's type, where the header must be cut
 _Index = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class SaidHeader(msgspec.Struct, omit_defaults=True):
-    """What one request says of the attempts that it ends."""
+class OutcomeHeader(msgspec.Struct, omit_defaults=True):
+    """What one request reports of the attempts that it ends."""
 
     failed: dict[str, _Index | None] = {}  # entry: which of the errors
     given_back: list[str] = []
@@ -149,36 +151,36 @@ class SaidHeader(msgspec.Struct, omit_defaults=True):
     # By entry, in milliseconds.
     worked: dict[str, Annotated[int, msgspec.Meta(ge=0, le=VISIBILITY_MAX_S * 1000)]] = {}
 
-    def of(self, entry_ids: Iterable[str]) -> list[Said | None]:
-        """What is said of each entry; IndexError where something is said of an error or a traceback that is not there."""
+    def of(self, entry_ids: Iterable[str]) -> list[ReportedOutcome | None]:
+        """What is reported of each entry; IndexError where it names an error or a traceback that is not there."""
         traces, worked = self.traces, self.worked
         errors = [
-            Said(_FAILED, kind, text, None if trace is None else traces[trace])
+            ReportedOutcome(_FAILED, kind, text, None if trace is None else traces[trace])
             for kind, text, trace in self.errors
         ]
-        said = dict.fromkeys(self.given_back, GIVEN_BACK)
+        reported = dict.fromkeys(self.given_back, GIVEN_BACK)
         for entry_id, error in self.failed.items():
-            said[entry_id] = FAILED if error is None else errors[error]
-        otherwise = said.get(ANY_ENTRY)
+            reported[entry_id] = FAILED if error is None else errors[error]
+        otherwise = reported.get(ANY_ENTRY)
         if not worked:
-            return [said.get(entry_id, otherwise) for entry_id in entry_ids]
-        found: list[Said | None] = []
+            return [reported.get(entry_id, otherwise) for entry_id in entry_ids]
+        found: list[ReportedOutcome | None] = []
         for entry_id in entry_ids:
-            each, worked_ms = said.get(entry_id, otherwise), worked.get(entry_id, worked.get(ANY_ENTRY))
+            each, worked_ms = reported.get(entry_id, otherwise), worked.get(entry_id, worked.get(ANY_ENTRY))
             if worked_ms is not None:
-                each = msgspec.structs.replace(each or NOT_SAID, worked_ms=worked_ms)
+                each = msgspec.structs.replace(each or NO_OUTCOME, worked_ms=worked_ms)
             found.append(each)
         return found
 
 
-FAILED: Final = Said(_FAILED)
-GIVEN_BACK: Final = Said(_GIVEN_BACK)
-NOT_SAID: Final = Said(None)
-_decode_header, _encode_header = msgspec.json.Decoder(SaidHeader).decode, msgspec.json.Encoder().encode
+FAILED: Final = ReportedOutcome(_FAILED)
+GIVEN_BACK: Final = ReportedOutcome(_GIVEN_BACK)
+NO_OUTCOME: Final = ReportedOutcome(None)
+_decode_header, _encode_header = msgspec.json.Decoder(OutcomeHeader).decode, msgspec.json.Encoder().encode
 
 
-def read_header(text: str, entry_ids: Iterable[str]) -> list[Said | None] | None:
-    """What a header says of each entry; None for one that is too long or not as above."""
+def read_header(text: str, entry_ids: Iterable[str]) -> list[ReportedOutcome | None] | None:
+    """What a header reports of each entry; None for one that is too long or not as above."""
     if len(text) > HEADER_BYTES_MAX:
         return None
     try:
@@ -187,15 +189,15 @@ def read_header(text: str, entry_ids: Iterable[str]) -> list[Said | None] | None
         return None
 
 
-def write_header(said: Mapping[str, Said]) -> str:
-    """The header that says so of each entry. Texts and tracebacks are cut where they do not fit together; of a traceback the
+def write_header(reported: Mapping[str, ReportedOutcome]) -> str:
+    """The header that reports this of each entry. Texts and tracebacks are cut where they do not fit together; of a traceback the
     end is kept."""
     failed: dict[str, int | None] = {}
     given_back: list[str] = []
     errors: dict[tuple[str, str, int | None], int] = {}
     traces: dict[str, int] = {}
     worked: dict[str, int] = {}
-    for entry_id, each in said.items():
+    for entry_id, each in reported.items():
         if each.worked_ms is not None:
             worked[entry_id] = each.worked_ms
         if each.outcome == _GIVEN_BACK:
@@ -206,7 +208,7 @@ def write_header(said: Mapping[str, Said]) -> str:
             failed[entry_id] = errors.setdefault(error, len(errors))
         elif each.outcome is not None:
             failed[entry_id] = None
-    header = SaidHeader(failed, given_back, list(errors), list(traces), worked)
+    header = OutcomeHeader(failed, given_back, list(errors), list(traces), worked)
     text = _ascii(header)
     room = HEADER_BYTES_MAX // 2
     while len(text) > HEADER_BYTES_MAX:
@@ -216,10 +218,12 @@ def write_header(said: Mapping[str, Said]) -> str:
         text = _ascii(header)
         room //= 2
         if not room:
-            return _ascii(SaidHeader(dict.fromkeys(header.failed), header.given_back, worked=header.worked))
+            return _ascii(
+                OutcomeHeader(dict.fromkeys(header.failed), header.given_back, worked=header.worked)
+            )
     return text
 
 
-def _ascii(header: SaidHeader) -> str:
+def _ascii(header: OutcomeHeader) -> str:
     text = _encode_header(header).decode()
     return text if text.isascii() else json.dumps(msgspec.to_builtins(header), separators=(",", ":"))

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 from msgspec import structs
 
 from veil.core import effect, errors, limits
-from veil.core.attempt import Said
+from veil.core.attempt import ReportedOutcome
 from veil.core.clock import DOUBT_MIN_MS, LeaseTime, Trouble
 from veil.core.lease import (
     HOLD_BYTES_MAX,
@@ -275,14 +275,14 @@ def decide_deletions(
     *,
     fifo: bool,
     strict: bool,
-    said: Mapping[int, Said],
+    reported: Mapping[int, ReportedOutcome],
 ) -> tuple[list[effect.Deleted | effect.DeleteRefused], list[Deletion | errors.VeilError]]:
     """Delete by each receipt: what happens, and what each is answered."""
     effects: list[effect.Deleted | effect.DeleteRefused] = []
     answers: list[Deletion | errors.VeilError] = []
     for receipt in receipts:
-        message, told = messages.get(receipt.seq), said.get(receipt.seq)
-        decided = decide_deletion(message, receipt, now_ms, fifo=fifo, strict=strict, said=told)
+        message, told = messages.get(receipt.seq), reported.get(receipt.seq)
+        decided = decide_deletion(message, receipt, now_ms, fifo=fifo, strict=strict, reported=told)
         take_in(messages, decided)
         effects.append(decided)
         if isinstance(decided, effect.Deleted):
@@ -306,9 +306,9 @@ def decide_extensions(
     answers: list[errors.VeilError | None] = []
     # Nearly always each is of another message, and what one makes of its message is asked by none after it.
     is_repeated = more_follow or len({receipt.seq for receipt, _, _ in extensions}) < len(extensions)
-    for receipt, visibility_s, said in extensions:
+    for receipt, visibility_s, reported in extensions:
         message = messages.get(receipt.seq)
-        decided = decide_extension(message, receipt, visibility_s, now_ms, fifo=fifo, said=said)
+        decided = decide_extension(message, receipt, visibility_s, now_ms, fifo=fifo, reported=reported)
         if decided is None or isinstance(decided, errors.VeilError):
             answers.append(decided)
             continue
@@ -356,16 +356,16 @@ def decide_deletion(
     *,
     fifo: bool,
     strict: bool = False,
-    said: Said | None = None,
+    reported: ReportedOutcome | None = None,
 ) -> effect.Deleted | effect.DeleteRefused:
     """Delete by a receipt, or do not."""
     try:
         verdict = judge_deletion(message, receipt, now_ms, fifo=fifo, strict=strict)
     except errors.ReceiptExpired as refusal:
-        return effect.DeleteRefused(message, receipt.seq, receipt.delivery, Deletion.STALE, refusal, said)
+        return effect.DeleteRefused(message, receipt.seq, receipt.delivery, Deletion.STALE, refusal, reported)
     if verdict is Deletion.DELETED and message is not None:
-        return effect.Deleted(message, receipt.delivery, _own_deadline(message, receipt.delivery), said)
-    return effect.DeleteRefused(message, receipt.seq, receipt.delivery, verdict, None, said)
+        return effect.Deleted(message, receipt.delivery, _own_deadline(message, receipt.delivery), reported)
+    return effect.DeleteRefused(message, receipt.seq, receipt.delivery, verdict, None, reported)
 
 
 def decide_extension(
@@ -375,7 +375,7 @@ def decide_extension(
     now_ms: int,
     *,
     fifo: bool,
-    said: Said | None = None,
+    reported: ReportedOutcome | None = None,
 ) -> (
     effect.Extended
     | effect.GivenBack
@@ -390,25 +390,30 @@ def decide_extension(
     except errors.VisibilityTooLong as too_long:
         return too_long
     except (errors.MessageGone, errors.ReceiptExpired) as refusal:
-        return effect.ExtensionRefused(message, receipt.seq, receipt.delivery, refusal, said)
+        return effect.ExtensionRefused(message, receipt.seq, receipt.delivery, refusal, reported)
     assert message is not None  # the rule refuses where there is no message
     if deadline_ms is not None:
         lease = _lease_until(deadline_ms, message, receipt.holder)
-        return _told_apart(message, receipt.delivery, deadline_ms, lease, now_ms, said)
+        return _told_apart(message, receipt.delivery, deadline_ms, lease, now_ms, reported)
     if message.state == State.VISIBLE:
         return None
     own_ms = _own_deadline(message, receipt.delivery)
-    return effect.Released(message, receipt.delivery, own_ms, _visible(message), said)
+    return effect.Released(message, receipt.delivery, own_ms, _visible(message), reported)
 
 
 def _told_apart(
-    message: MessageFacts, delivery: int, deadline_ms: int, lease: LeaseState, now_ms: int, said: Said | None
+    message: MessageFacts,
+    delivery: int,
+    deadline_ms: int,
+    lease: LeaseState,
+    now_ms: int,
+    reported: ReportedOutcome | None,
 ) -> effect.Extended | effect.GivenBack:
     """A new deadline as what it means: whoever says that the attempt is over, or asks for less time than it had left, gives
     the message back."""
-    is_over = said is not None and said.outcome is not None
+    is_over = reported is not None and reported.outcome is not None
     if is_over or (is_open(message, now_ms) and deadline_ms < (message.due_at_ms or 0)):
-        return effect.GivenBack(message, delivery, deadline_ms, lease, said)
+        return effect.GivenBack(message, delivery, deadline_ms, lease, reported)
     return effect.Extended(message, delivery, deadline_ms, lease)
 
 

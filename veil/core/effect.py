@@ -11,7 +11,7 @@ from typing import Final, final
 
 import msgspec
 
-from veil.core.attempt import Said
+from veil.core.attempt import ReportedOutcome
 from veil.core.errors import VeilError
 from veil.core.lease import Deletion, MessageFacts, State
 from veil.core.message import LeaseState, NewContent, NewMessage, StoredMessage
@@ -55,9 +55,9 @@ class Extended(LeaseChange, frozen=True, gc=False):
 
 
 class GivenBack(LeaseChange, frozen=True, gc=False):
-    """Its holder ended the attempt and set when it is visible again: as it said, or as a deadline moved earlier tells."""
+    """Its holder ended the attempt and set when it is visible again: as it reported, or as a deadline moved earlier tells."""
 
-    said: Said | None = None
+    reported: ReportedOutcome | None = None
 
 
 class DelayChanged(LeaseChange, frozen=True, gc=False):
@@ -67,7 +67,7 @@ class DelayChanged(LeaseChange, frozen=True, gc=False):
 class Released(LeaseChange, frozen=True, gc=False):
     """Whoever held it, or waited with it, set the visibility to zero."""
 
-    said: Said | None = None
+    reported: ReportedOutcome | None = None
 
 
 class Undone(LeaseChange, frozen=True, gc=False):
@@ -92,7 +92,7 @@ class Removal(Effect, frozen=True, gc=False):
 class Deleted(Removal, frozen=True, gc=False):
     """By a receipt."""
 
-    said: Said | None = None
+    reported: ReportedOutcome | None = None
 
 
 class Expired(Removal, frozen=True, gc=False):
@@ -137,7 +137,7 @@ class DeleteRefused(msgspec.Struct, frozen=True, gc=False):
     delivery: int
     deletion: Deletion
     error: VeilError | None
-    said: Said | None = None
+    reported: ReportedOutcome | None = None
 
 
 class ExtensionRefused(msgspec.Struct, frozen=True, gc=False):
@@ -147,7 +147,7 @@ class ExtensionRefused(msgspec.Struct, frozen=True, gc=False):
     seq: int
     delivery: int
     error: VeilError
-    said: Said | None = None
+    reported: ReportedOutcome | None = None
 
 
 # ---- signs of life: what was learned of a holder after its lease had lapsed
@@ -170,7 +170,7 @@ class HolderSilent(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 
 class HolderLate(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """It went on calling, and would have said so if it had failed: it was still at work when its lease lapsed."""
+    """It went on calling, and would have reported it if it had failed: it was still at work when its lease lapsed."""
 
     seq: int
     delivery: int

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from veil.core import effect
-from veil.core.attempt import NOTHING_SAID, RULE, Said
+from veil.core.attempt import NOTHING_REPORTED, RULE, ReportedOutcome
 from veil.core.clock import Trouble
 from veil.core.effect import Enqueued, LeaseChange, Opened
 from veil.core.message import Caller
@@ -46,7 +46,7 @@ class Kind(IntEnum):
     HOLDER_SILENT = 16  # after the lapse: nothing was heard of its holder, while others of the queue went on
     GRACED = 17  # Veil's own trouble moved the deadline of its lease
     TROUBLE = 18  # of no message: Veil could not take renewals from the deadline on until then (core.clock)
-    HOLDER_LATE = 19  # after the lapse: its holder says how its attempts end, and had not ended this one
+    HOLDER_LATE = 19  # after the lapse: its holder reports how its attempts end, and had not ended this one
 
     @property
     def label(self) -> str:
@@ -71,7 +71,7 @@ class Event(NamedTuple):
     other_queue: int | None = None  # where it went: dead letters, or the redrive's destination
     # Its key there, or (when sent by a redrive) the key it had in the dead letters.
     other_seq: int | None = None
-    # What the holder said of the end of its attempt: core.attempt.Said. For a trouble, its kind.
+    # What the holder reported of the end of its attempt: core.attempt.ReportedOutcome. For a trouble, its kind.
     outcome: str | None = None
     error_type: str | None = None
     error_text: str | None = None
@@ -118,7 +118,7 @@ _KINDS: Final[dict[type, int]] = {
     effect.Lapsed: 0,  # not recorded: it follows from the deadline
 }
 _SENT, _RECEIVED = int(Kind.SENT), int(Kind.RECEIVED)
-_NOWHERE: Final = (None, None)  # other_queue and other_seq, before what was said
+_NOWHERE: Final = (None, None)  # other_queue and other_seq, before what was reported
 
 # Seq, message id, delivery, deadline, receive count, size and type: as they follow one another in an event.
 LeaseFacts = tuple[int, str, int, int | None, int, int, str | None]
@@ -212,18 +212,18 @@ class EventRecorder:
         queue: QueueKey,
         leases: Iterable[LeaseFacts],
         caller: Caller,
-        said: Mapping[int, Said] = NOTHING_SAID,
+        reported: Mapping[int, ReportedOutcome] = NOTHING_REPORTED,
     ) -> None:
         """The same for deletes and extensions of which nothing but the facts is known."""
         number = int(kind)
         if queue is not self._last_queue or caller is not self._last_caller:
             self._look_up(queue, caller)
         index, who = self._indexes
-        if not said:
+        if not reported:
             self.events += [(number, at_ms, index, *facts, who) for facts in leases]
             return
         for facts in leases:
-            each = said.get(facts[0])
+            each = reported.get(facts[0])
             told = () if each is None else self._in_fields(each)
             self.events.append((number, at_ms, index, *facts, who, *told))
 
@@ -250,15 +250,23 @@ class EventRecorder:
         self.events.append((*come, moved.body_bytes, moved.message_type, who, None, message.seq))
 
     def _told(self, one: effect.AnyEffect) -> tuple[object, ...]:
-        """The end of an event's fields: what the holder said, if it said anything."""
-        said: Said | None = getattr(one, "said", None)
-        return () if said is None else self._in_fields(said)
+        """The end of an event's fields: what the holder reported, if anything."""
+        reported: ReportedOutcome | None = getattr(one, "reported", None)
+        return () if reported is None else self._in_fields(reported)
 
-    def _in_fields(self, said: Said) -> tuple[object, ...]:
-        trace, number = said.traceback, None
+    def _in_fields(self, reported: ReportedOutcome) -> tuple[object, ...]:
+        trace, number = reported.traceback, None
         if trace is not None:
             number = self._traces.setdefault(trace, len(self._traces))
-        return None, None, said.outcome, said.error_type, said.error_text, number, said.worked_ms
+        return (
+            None,
+            None,
+            reported.outcome,
+            reported.error_type,
+            reported.error_text,
+            number,
+            reported.worked_ms,
+        )
 
     def _look_up(self, queue: QueueKey, caller: Caller) -> None:
         self._last_queue, self._last_caller = queue, caller

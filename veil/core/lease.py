@@ -16,7 +16,7 @@ import re
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple
 
-from veil.core.attempt import Said
+from veil.core.attempt import ReportedOutcome
 from veil.core.errors import HoldNameRefused, MessageGone, ReceiptExpired, VisibilityTooLong
 from veil.core.limits import RECEIVE_BYTES_MAX, RETENTION_MAX_S, SECOND_MS, VISIBILITY_MAX_S
 from veil.core.message import HeldMessage, StoredMessage
@@ -62,7 +62,7 @@ class Extension(NamedTuple):
 
     receipt: Receipt
     visibility_s: int
-    said: Said | None = None  # the attempt is over, and this is what its holder says of it
+    reported: ReportedOutcome | None = None  # the attempt is over, and this is what its holder reports of it
 
 
 class Rotated(NamedTuple):

@@ -190,14 +190,14 @@ class Caller(NamedTuple):
         """Which worker it is, as Veil's consumer says: its name, host and process. Of any other client its application id, which
         AWS SDKs take from `AWS_SDK_UA_APP_ID`; empty where it has none."""
         parts = dict(part.split("/", 1) for part in self.user_agent.split() if "/" in part)
-        if not self.says_outcomes:
+        if not self.reports_outcomes:
             return parts.get("app", "")
         place = f"{parts['host']}, process {parts['pid']}"
         return f"{parts['worker']} on {place}" if "worker" in parts else place
 
     @property
-    def says_outcomes(self) -> bool:
-        """Whether it says how its attempts end, as Veil's consumer does, by whose user agent it is known."""
+    def reports_outcomes(self) -> bool:
+        """Whether it reports how its attempts end, as Veil's consumer does, by whose user agent it is known."""
         return (
             self.user_agent.startswith("veil/") and " host/" in self.user_agent and " pid/" in self.user_agent
         )

@@ -7,7 +7,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from veil.core.attempt import AttemptFacts, AttemptOutcome, Said, outcome_of
+from veil.core.attempt import AttemptFacts, AttemptOutcome, ReportedOutcome, outcome_of
 from veil.core.event import Kind
 from veil.core.message import Caller
 from veil.core.queue import QueueKey
@@ -50,7 +50,7 @@ class LeaseLife:
     ended_at_ms: int | None = None  # None: still open
     how: str = OPEN  # what ended it: deleted, released, given_back, undone, lapsed, …
     outcome: AttemptOutcome = AttemptOutcome.OPEN  # what came of the attempt
-    said: Said | None = None  # by its holder
+    reported: ReportedOutcome | None = None  # by its holder
     seen_at_ms: int | None = None  # its holder, after it had lapsed
     silent_at_ms: int | None = None
 
@@ -158,13 +158,13 @@ def _learn(lease: LeaseLife, event: LifeEvent) -> None:
         lease.silent_at_ms = event.at_ms
     else:
         lease.late.append(event)
-        lease.said = _said(event) or lease.said
+        lease.reported = _reported(event) or lease.reported
 
 
-def _said(event: LifeEvent) -> Said | None:
+def _reported(event: LifeEvent) -> ReportedOutcome | None:
     if event.outcome is None:
         return None
-    return Said(event.outcome, event.error_type, event.error_text, event.traceback)
+    return ReportedOutcome(event.outcome, event.error_type, event.error_text, event.traceback)
 
 
 def _facts(lease: LeaseLife, gone_ms: int | None) -> AttemptFacts:
@@ -172,7 +172,7 @@ def _facts(lease: LeaseLife, gone_ms: int | None) -> AttemptFacts:
     return AttemptFacts(
         deadline=lease.deadline_ms,
         undone_at=lease.ended_at_ms if lease.how == "undone" else None,
-        said=None if lease.said is None else lease.said.outcome,
+        said=None if lease.reported is None else lease.reported.outcome,
         deleted_at=lease.ended_at_ms if lease.how == "deleted" else late_delete,
         is_returned=lease.how in _RETURNED or lease.deadline_ms <= lease.received_at_ms,
         gone_at=gone_ms,
@@ -217,15 +217,15 @@ def _apply(stay: Stay, event: LifeEvent) -> None:
     elif event.kind == "given_back":
         lease = _lease_of(stay, event)
         lease.deadline_ms, lease.ended_at_ms = event.deadline_ms or event.at_ms, event.at_ms
-        lease.how, lease.said = event.kind, _said(event)
+        lease.how, lease.reported = event.kind, _reported(event)
     elif event.kind in _ENDS_LEASE and lease is not None and lease.is_open:
         lease.ended_at_ms, lease.how = event.at_ms, event.kind
-        lease.said = _said(event) or lease.said
+        lease.reported = _reported(event) or lease.reported
     elif event.kind == "deleted" and event.delivery:
         # By a receipt that had lapsed while nobody else took the message: the work was done, only too late.
         lease = _lease_of(stay, event)
         lease.late.append(event)
-        lease.said = _said(event) or lease.said
+        lease.reported = _reported(event) or lease.reported
     if event.kind in _LEAVES:
         stay.until_ms, stay.went = event.at_ms, event.kind
 
@@ -271,7 +271,7 @@ FURTHER_MAX: Final = 64
 class LastError(NamedTuple):
     """An error that ended an attempt, when, and how many attempts of the message ended in one."""
 
-    said: Said
+    reported: ReportedOutcome
     at_ms: int
     times: int
 
@@ -307,11 +307,11 @@ class JournalLookup:
         now_under = {old: new for new, old in earlier.items()}
         found: dict[int, LastError] = {}
         for event in events:
-            said = _said(event)
-            if said is not None and said.error_type:
+            reported = _reported(event)
+            if reported is not None and reported.error_type:
                 seq = now_under.get(event.seq, event.seq)
                 times = found[seq].times if seq in found else 0
-                found[seq] = LastError(said, event.at_ms, times + 1)
+                found[seq] = LastError(reported, event.at_ms, times + 1)
         return found
 
     async def events(self, seqs: Set[int]) -> Sequence[LifeEvent]:

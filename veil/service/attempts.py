@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from veil.core.attempt import PATIENCE_MIN_MS, AttemptOutcome, Said, patience_ms
+from veil.core.attempt import PATIENCE_MIN_MS, AttemptOutcome, ReportedOutcome, patience_ms
 from veil.core.clock import Clock, Trouble
 from veil.core.decide import graced_deadline_ms
 from veil.core.effect import HolderLate, HolderSeen, HolderSign, HolderSilent
@@ -56,7 +56,7 @@ class EndedAttempt(msgspec.Struct, frozen=True, gc=False):
     message_id: str  # empty where nobody here knows it
     at_ms: int
     outcome: str
-    said: Said | None = None
+    reported: ReportedOutcome | None = None
 
 
 class KnownConsumer:
@@ -65,7 +65,7 @@ class KnownConsumer:
     def __init__(self, caller: Caller, now_ms: int) -> None:
         self.caller = caller
         self.first_seen_ms = self.last_seen_ms = now_ms  # engine time
-        self.speaks = caller.says_outcomes
+        self.reports_outcomes = caller.reports_outcomes
         self.polls = self.empty_polls = self.received = self.renewals = 0
         # Of its attempts, by core.attempt.Outcome; a lapse is unknown until it is judged.
         self.outcomes: defaultdict[str, int] = defaultdict(int)
@@ -92,7 +92,7 @@ class KnownHolder(NamedTuple):
     renewals: int = 0
     last_renewed_ms: int | None = None
     outcome: str | None = None  # of an attempt that is over: the message waits for its retry
-    said: Said | None = None
+    reported: ReportedOutcome | None = None
 
 
 class ChangedLease(msgspec.Struct, frozen=True, gc=False):
@@ -102,7 +102,7 @@ class ChangedLease(msgspec.Struct, frozen=True, gc=False):
     last_ms: int  # when the deadline was last set
     deadline_ms: int
     outcome: str | None = None  # the attempt is over, and the message waits for its retry
-    said: Said | None = None
+    reported: ReportedOutcome | None = None
 
 
 class Claim:
@@ -130,7 +130,9 @@ class Claim:
         if change is None:
             return KnownHolder(*facts, self.deadline_ms)
         last_ms = change.last_ms if change.renewals else None
-        return KnownHolder(*facts, change.deadline_ms, change.renewals, last_ms, change.outcome, change.said)
+        return KnownHolder(
+            *facts, change.deadline_ms, change.renewals, last_ms, change.outcome, change.reported
+        )
 
     def deadline_of(self, seq: int) -> int:
         """When that lease lapses."""
@@ -265,18 +267,20 @@ class LiveAttempts:
             claim.message_ids[seq] = message.message_id
             leases[seq] = claim
 
-    def changed(self, queue: Queue, changes: Iterable[tuple[int, int, Said | None]], caller: Caller) -> int:
-        """Leases of a queue got new deadlines: order key, seconds from now, and what the holder says of an attempt that is over
-        with it. How many of them go on."""
+    def changed(
+        self, queue: Queue, changes: Iterable[tuple[int, int, ReportedOutcome | None]], caller: Caller
+    ) -> int:
+        """Leases of a queue got new deadlines: order key, seconds from now, and what the holder reports of an attempt that is
+        over with it. How many of them go on."""
         now_ms = self._clock.now_ms()
         consumer = self._seen(caller, now_ms)
         waiting = self._waiting.setdefault(queue.id, {})
         over: dict[tuple[KnownConsumer, str], int] = {}
         renewed = 0
-        for seq, visibility_s, said in changes:
+        for seq, visibility_s, reported in changes:
             deadline_ms = now_ms + visibility_s * 1000
             claim = self._leases.get(seq)
-            outcome = None if said is None else said.outcome
+            outcome = None if reported is None else reported.outcome
             if claim is None:
                 renewed += outcome is None
                 continue
@@ -296,8 +300,10 @@ class LiveAttempts:
             if before is None or before.outcome is None:
                 holder = claim.consumer
                 over[holder, outcome] = over.get((holder, outcome), 0) + 1
-                holder.recent.append(EndedAttempt(queue, seq, claim.message_ids[seq], now_ms, outcome, said))
-            claim.changes[seq] = ChangedLease(renewals, last_ms, deadline_ms, outcome, said)
+                holder.recent.append(
+                    EndedAttempt(queue, seq, claim.message_ids[seq], now_ms, outcome, reported)
+                )
+            claim.changes[seq] = ChangedLease(renewals, last_ms, deadline_ms, outcome, reported)
             waiting[seq] = deadline_ms
         consumer.renewals += renewed
         for (holder, outcome), count in over.items():
@@ -310,9 +316,9 @@ class LiveAttempts:
         seqs: Iterable[int],
         outcome: str,
         caller: Caller,
-        said: Sequence[Said | None] = (),
+        reported: Sequence[ReportedOutcome | None] = (),
     ) -> None:
-        """These attempts are over, and their messages do not wait; `said` has what their holders say instead, where they do."""
+        """These attempts are over, and their messages do not wait; `reported` has what their holders report instead."""
         now_ms = self._clock.now_ms()
         consumer = self._seen(caller, now_ms)
         plain = 0
@@ -324,7 +330,7 @@ class LiveAttempts:
             if claim is not None and change is not None and change.outcome is not None:
                 self._waiting.get(claim.queue.id, {}).pop(seq, None)
                 continue  # it was over before
-            own = said[at] if said else None
+            own = reported[at] if reported else None
             word = None if own is None else own.outcome
             if is_handled and claim is not None and word is None:
                 worked_ms = None if own is None else own.worked_ms
@@ -443,12 +449,12 @@ class LiveAttempts:
             self._hold(Claim(consumer, queue, received_at_ms, message.due_at_ms), [message])
         elif claim is not None and event.kind in ("extended", "given_back"):
             before = claim.change_of(message.seq) or ChangedLease(0, 0, message.due_at_ms)
-            outcome, said = None, None
+            outcome, reported = None, None
             if event.kind == "given_back":
                 outcome = event.outcome or AttemptOutcome.GIVEN_BACK.value
-                said = Said(outcome, event.error_type, event.error_text, event.traceback)
+                reported = ReportedOutcome(outcome, event.error_type, event.error_text, event.traceback)
             renewals = before.renewals + (outcome is None)
-            change = ChangedLease(renewals, event.at_ms, message.due_at_ms, outcome, said)
+            change = ChangedLease(renewals, event.at_ms, message.due_at_ms, outcome, reported)
             claim.changes = {message.seq: change}
             waiting = self._waiting.setdefault(queue.id, {})
             waiting.pop(message.seq, None)
@@ -493,7 +499,7 @@ class LiveAttempts:
             last_ms = [lapse.consumer.last_seen_ms, 0 if consumer is None else consumer.last_seen_ms]
             last_ms += [node.callers[name][0] for node in others or () if name in node.callers]
             if max(last_ms) > lapse.deadline_ms:
-                if lapse.consumer.speaks:
+                if lapse.consumer.reports_outcomes:
                     outcome, sign = AttemptOutcome.OVERRAN, HolderLate(seq, delivery, lapse.deadline_ms + 1)
                 else:
                     outcome, sign = AttemptOutcome.FAILED, HolderSeen(seq, delivery)

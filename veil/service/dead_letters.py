@@ -197,7 +197,7 @@ async def _last_errors(
     asked = {
         each.message.seq for each in letters if not each.error_type and wanted.matches(each, wanted.error)
     }
-    return {seq: error.said.error_type or "" for seq, error in (await lives.errors(asked)).items()}
+    return {seq: error.reported.error_type or "" for seq, error in (await lives.errors(asked)).items()}
 
 
 def write_filter(given: LetterFilter) -> str:

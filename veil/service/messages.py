@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from veil.core.attempt import NOTHING_SAID, AttemptOutcome, Said
+from veil.core.attempt import NOTHING_REPORTED, AttemptOutcome, ReportedOutcome
 from veil.core.errors import (
     DeduplicationMissing,
     GroupMissing,
@@ -139,23 +139,23 @@ async def delete(
     *,
     strict: bool = False,
     caller: Caller = NOBODY,
-    said: Sequence[Said | None] = (),
+    reported: Sequence[ReportedOutcome | None] = (),
 ) -> list[VeilError | None]:
     """Delete each on its own; a refusal stands in its place, None is success (also with nothing left).
 
-    `said` has, for each handle, what its holder says of an attempt that did not complete; left out, nobody says anything.
+    `reported` has, for each handle, what its holder reports of an attempt that did not complete; left out, nothing is reported.
     With `strict` a receipt dies with its deadline, and MessageGone tells of every message that was not deleted.
     """
     answers, receipts, places = _read(service, queue, handles)
     if not receipts:
         return answers
-    told = NOTHING_SAID
-    if any(said):
-        by_place = {receipt.seq: said[place] for place, receipt in zip(places, receipts, strict=True)}
-        told = {seq: each for seq, each in by_place.items() if each is not None}
-    outcomes = await service.store.delete(queue, receipts, strict=strict, caller=caller, said=told)
+    by_seq = NOTHING_REPORTED
+    if any(reported):
+        by_place = {receipt.seq: reported[place] for place, receipt in zip(places, receipts, strict=True)}
+        by_seq = {seq: each for seq, each in by_place.items() if each is not None}
+    outcomes = await service.store.delete(queue, receipts, strict=strict, caller=caller, reported=by_seq)
     if service.owner is None:
-        note_deletions(service, queue, receipts, outcomes, caller=caller, said=told)
+        note_deletions(service, queue, receipts, outcomes, caller=caller, reported=by_seq)
     if outcomes.count(Deletion.DELETED) < len(outcomes):
         for place, outcome in zip(places, outcomes, strict=True):
             if isinstance(outcome, VeilError):
@@ -192,7 +192,7 @@ def note_deletions(
     outcomes: list[Deletion | VeilError],
     *,
     caller: Caller,
-    said: Mapping[int, Said],
+    reported: Mapping[int, ReportedOutcome],
     strict: bool = False,
 ) -> None:
     """Take note of what deletes came to."""
@@ -208,8 +208,8 @@ def note_deletions(
     if deleted:
         service.tallies["deleted", queue.id] += len(deleted)
         if attempts is not None:
-            told_of = [said.get(seq) for seq in deleted] if said else ()
-            attempts.ended(queue, deleted, AttemptOutcome.COMPLETED, caller, told_of)
+            ends = [reported.get(seq) for seq in deleted] if reported else ()
+            attempts.ended(queue, deleted, AttemptOutcome.COMPLETED, caller, ends)
 
 
 # ---- extend and release
@@ -221,17 +221,17 @@ async def extend_lease(
     changes: Sequence[tuple[str, int]],
     *,
     caller: Caller = NOBODY,
-    said: Sequence[Said | None] = (),
+    reported: Sequence[ReportedOutcome | None] = (),
 ) -> list[VeilError | None]:
     """Set each visibility (receipt, seconds from now; 0 releases) on its own; a refusal takes its place.
 
-    `said` has, for each change, what the holder says of the attempt that it ends; left out, nobody says anything.
+    `reported` has, for each change, what the holder reports of the attempt that it ends; left out, nothing is reported.
     """
     answers, receipts, places = _read(service, queue, [text for text, _ in changes])
     if not receipts:
         return answers
     extensions = [
-        Extension(receipt, changes[place][1], said[place] if said else None)
+        Extension(receipt, changes[place][1], reported[place] if reported else None)
         for place, receipt in zip(places, receipts, strict=True)
     ]
     outcomes = await service.store.extend(queue, extensions, caller=caller)
@@ -251,9 +251,9 @@ def note_extensions(
     caller: Caller,
 ) -> None:
     """Take note of what changes of visibility came to."""
-    changed: list[tuple[int, int, Said | None]] = []
+    changed: list[tuple[int, int, ReportedOutcome | None]] = []
     released: list[int] = []
-    told_of: list[Said | None] = []
+    ends: list[ReportedOutcome | None] = []
     attempts = None if service.activity is None else service.activity.attempts
     for (receipt, visibility_s, told), refused in zip(extensions, outcomes, strict=True):
         if refused is not None:
@@ -263,7 +263,7 @@ def note_extensions(
             changed.append((receipt.seq, visibility_s, told))
         else:
             released.append(receipt.seq)
-            told_of.append(told)
+            ends.append(told)
     if changed:
         extended = len(changed) if attempts is None else attempts.changed(queue, changed, caller)
         if extended:
@@ -271,7 +271,7 @@ def note_extensions(
     if released:
         service.tallies["released", queue.id] += len(released)
         if attempts is not None:
-            attempts.ended(queue, released, AttemptOutcome.GIVEN_BACK, caller, told_of)
+            attempts.ended(queue, released, AttemptOutcome.GIVEN_BACK, caller, ends)
 
 
 # ---- search

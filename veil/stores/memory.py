@@ -43,7 +43,7 @@ from uuid import uuid4
 from msgspec import structs
 
 from veil.core import decide, errors
-from veil.core.attempt import NOTHING_SAID, Said
+from veil.core.attempt import NOTHING_REPORTED, ReportedOutcome
 from veil.core.clock import Clock, LeaseTime, Trouble
 from veil.core.effect import (
     AnyEffect,
@@ -507,12 +507,13 @@ class MemoryStore:
         *,
         strict: bool = False,
         caller: Caller = NOBODY,
-        said: Mapping[int, Said] = NOTHING_SAID,
+        reported: Mapping[int, ReportedOutcome] = NOTHING_REPORTED,
     ) -> list[Deletion | errors.VeilError]:
         with self._operation(caller) as op:
             contents = self._of(queue)
             return [
-                self._delete_one(op, contents, receipt, strict, said.get(receipt.seq)) for receipt in receipts
+                self._delete_one(op, contents, receipt, strict, reported.get(receipt.seq))
+                for receipt in receipts
             ]
 
     def _held(self, op: Operation, contents: QueueContents, receipt: Receipt) -> StoredMessage | None:
@@ -520,11 +521,16 @@ class MemoryStore:
         return None if message is None else decide.excused(message, op.now_ms, self.lease_time)
 
     def _delete_one(
-        self, op: Operation, contents: QueueContents, receipt: Receipt, strict: bool, said: Said | None
+        self,
+        op: Operation,
+        contents: QueueContents,
+        receipt: Receipt,
+        strict: bool,
+        reported: ReportedOutcome | None,
     ) -> Deletion | errors.VeilError:
         message = self._held(op, contents, receipt)
         effect = decide.decide_deletion(
-            message, receipt, op.now_ms, fifo=contents.fifo, strict=strict, said=said
+            message, receipt, op.now_ms, fifo=contents.fifo, strict=strict, reported=reported
         )
         self._apply(op, contents, [effect])
         if isinstance(effect, DeleteRefused):
@@ -541,10 +547,10 @@ class MemoryStore:
     def _extend_one(
         self, op: Operation, contents: QueueContents, extension: Extension
     ) -> errors.VeilError | None:
-        receipt, visibility_s, said = extension
+        receipt, visibility_s, reported = extension
         message = self._held(op, contents, receipt)
         effect = decide.decide_extension(
-            message, receipt, visibility_s, op.now_ms, fifo=contents.fifo, said=said
+            message, receipt, visibility_s, op.now_ms, fifo=contents.fifo, reported=reported
         )
         if effect is None or isinstance(effect, errors.VeilError):
             return effect

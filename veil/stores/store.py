@@ -64,7 +64,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from veil.core.attempt import NOTHING_SAID, Said
+from veil.core.attempt import NOTHING_REPORTED, ReportedOutcome
 from veil.core.clock import Trouble
 from veil.core.effect import HolderSign
 from veil.core.errors import VeilError
@@ -210,10 +210,10 @@ class Store(Protocol):
         *,
         strict: bool = False,
         caller: Caller = NOBODY,
-        said: Mapping[int, Said] = NOTHING_SAID,
+        reported: Mapping[int, ReportedOutcome] = NOTHING_REPORTED,
     ) -> Awaitable[list[Deletion | VeilError]]:
         """Delete by receipt, each on its own; refusals are returned in place. With `strict` a receipt dies with its deadline.
-        `said` has what the holders of attempts that failed say of them, by seq. Raises QueueMissing."""
+        `reported` has what the holders report of the attempts that they end, by seq. Raises QueueMissing."""
 
     def extend(
         self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from veil.client.api import ApiError, Attribute, Failure, QueueApi, RawMessage
-from veil.core.attempt import Said
+from veil.core.attempt import ReportedOutcome
 from veil.core.clock import ManualClock
 from veil.core.errors import (
     MessageGone,
@@ -54,7 +54,9 @@ class InProcessService:
         self.service = Service(MemoryStore(clock), clock)
         self.calls: Counter[str] = Counter()
         self.deleted: list[StoredMessage] = []
-        self.said: list[Said | None] = []  # of attempts that ended other than by a plain delete
+        self.reported: list[
+            ReportedOutcome | None
+        ] = []  # of attempts that ended other than by a plain delete
         self._failures: dict[str, deque[ApiError]] = {}
 
     def api(self) -> QueueApi:
@@ -157,26 +159,26 @@ class _InProcessApi(QueueApi):
         return [self._raw(queue, message, asked_at_s) for message in messages]
 
     async def delete(
-        self, url: str, receipts: Sequence[str], *, said: Sequence[Said | None] = ()
+        self, url: str, receipts: Sequence[str], *, reported: Sequence[ReportedOutcome | None] = ()
     ) -> list[ApiError | None]:
         self._owner.injected("delete")
         queue = await self._queue(url)
         answers: list[VeilError | None] = []
         for at, receipt in enumerate(receipts):
             before = {message.seq: message for message in await self._service.store.peek(queue, limit=10_000)}
-            answers += await delete(self._service, queue, [receipt], said=said[at : at + 1])
-            self._owner.said += said[at : at + 1]
+            answers += await delete(self._service, queue, [receipt], reported=reported[at : at + 1])
+            self._owner.reported += reported[at : at + 1]
             for message in await self._service.store.peek(queue, limit=10_000):
                 before.pop(message.seq, None)
             self._owner.deleted.extend(before.values())
         return _answers(answers)
 
     async def extend(
-        self, url: str, changes: Sequence[tuple[str, int]], *, said: Sequence[Said | None] = ()
+        self, url: str, changes: Sequence[tuple[str, int]], *, reported: Sequence[ReportedOutcome | None] = ()
     ) -> list[ApiError | None]:
         self._owner.injected("extend")
-        self._owner.said += said
-        return _answers(await extend_lease(self._service, await self._queue(url), changes, said=said))
+        self._owner.reported += reported
+        return _answers(await extend_lease(self._service, await self._queue(url), changes, reported=reported))
 
     async def send(
         self,

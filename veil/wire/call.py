@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from veil.core.attempt import HEADER, Said, read_header
+from veil.core.attempt import HEADER, ReportedOutcome, read_header
 from veil.core.clock import grace_ms
 from veil.core.errors import AccessDenied, QueueMissing
 from veil.core.limits import SECOND_MS
@@ -170,19 +170,19 @@ class Call(msgspec.Struct):
         user_agent = request.headers.get("user-agent", "")
         return _known_caller(self.account, self.key_id, user_agent[:_USER_AGENT_CHARS_MAX], request.peer)
 
-    def said(self, queue: Queue, entry_ids: Sequence[str]) -> Sequence[Said | None]:
-        """What the request says of the attempts that it ends, entry by entry, and () where it says nothing; a header that is
-        not understood says nothing, and is counted."""
+    def reported(self, queue: Queue, entry_ids: Sequence[str]) -> Sequence[ReportedOutcome | None]:
+        """What the request reports of the attempts that it ends, entry by entry, and () where it reports nothing; a header that
+        is not understood reports nothing, and is counted."""
         text = self.request.headers.get(HEADER)
         if text is None:
             return ()
-        said = read_header(text, entry_ids)
-        if said is None:
+        reported = read_header(text, entry_ids)
+        if reported is None:
             self.service.tallies["outcome_ignored", queue.id] += 1
             return ()
         if self.service.rules.error_texts:
-            return said
-        return [each and msgspec.structs.replace(each, error_text=None, traceback=None) for each in said]
+            return reported
+        return [each and msgspec.structs.replace(each, error_text=None, traceback=None) for each in reported]
 
     def count_max(self, asked: int) -> int:
         """How many messages the call may name, given how many it does: SQS's ten, unless the server or the request says more."""

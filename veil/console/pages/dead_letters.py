@@ -108,7 +108,7 @@ class LetterGroup:
 
     def errors(self, known: Mapping[int, LastError]) -> list[tuple[str, int]]:
         """The commonest types of error among the sample, with their numbers."""
-        types = Counter(known[seq].said.error_type or "" for seq in self.sample if seq in known)
+        types = Counter(known[seq].reported.error_type or "" for seq in self.sample if seq in known)
         return types.most_common(_ERRORS_SHOWN)
 
 

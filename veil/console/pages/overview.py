@@ -165,8 +165,8 @@ def _errors(visit: Visit) -> dict[int, str]:
     counted: dict[int, Counter[str]] = {}
     for consumer in visit.console.activity.attempts.consumers():
         for ended in consumer.recent:
-            if ended.said is not None and ended.said.error_type and ended.at_ms >= since_ms:
-                counted.setdefault(ended.queue.id, Counter())[ended.said.error_type] += 1
+            if ended.reported is not None and ended.reported.error_type and ended.at_ms >= since_ms:
+                counted.setdefault(ended.queue.id, Counter())[ended.reported.error_type] += 1
     return {queue_id: errors.most_common(1)[0][0] for queue_id, errors in counted.items()}
 
 

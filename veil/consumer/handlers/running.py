@@ -33,7 +33,7 @@ from veil.consumer.outcomes import (
     Stop,
     Verdict,
     label,
-    said_of,
+    reported_failure,
     settled,
     told,
     users_traceback,
@@ -152,7 +152,9 @@ class Judge:
         trail = users_traceback(error)
         exc_info = (type(error), error, trail) if trace else None
         if not isinstance(error, Drop | RetryNow | Stop):  # those were not tried, or are done with
-            message.say = functools.partial(said_of, error, trail, texts=self._settings.error_texts)
+            message.report_failure = functools.partial(
+                reported_failure, error, trail, texts=self._settings.error_texts
+            )
         if isinstance(error, PayloadRefused):
             outcome = self._settings.poison(error, self._on_poison)
             self._say(logging.ERROR, "poison: %s", message, outcome, error)

@@ -224,8 +224,8 @@ class _GroupAttempt:
             for receipt in delete.receipts:
                 message = taken.pop((receipt.seq, receipt.holder), None)
                 if message is not None:
-                    said = delete.said.get(receipt.seq)
-                    deleted.append(Deleted(message, receipt.delivery, message.due_at_ms, said))
+                    reported = delete.reported.get(receipt.seq)
+                    deleted.append(Deleted(message, receipt.delivery, message.due_at_ms, reported))
                     tx.shift(state, message.state, None, message.seq, None, message.group)
                 verdicts.append(None if message is None else Deletion.DELETED)
             if tx.journal is not None and deleted:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from veil.core import decide
-from veil.core.attempt import Said
+from veil.core.attempt import ReportedOutcome
 from veil.core.clock import LeaseTime, Trouble, TroubleKind
 from veil.core.effect import HolderSign
 from veil.core.errors import VeilError
@@ -45,13 +45,13 @@ class DeleteOperation(SharedOperation):
 
     receipts: Sequence[Receipt]
     strict: bool
-    said: Mapping[int, Said]
+    reported: Mapping[int, ReportedOutcome]
 
     async def work(self, tx: Transaction) -> list[Deletion | VeilError]:
         state = tx.state_of(self.queue)
         messages = await held_messages(tx, state, (receipt.seq for receipt in self.receipts))
         effects, answers = decide.decide_deletions(
-            messages, self.receipts, tx.now_ms, fifo=state.fifo, strict=self.strict, said=self.said
+            messages, self.receipts, tx.now_ms, fifo=state.fifo, strict=self.strict, reported=self.reported
         )
         apply(tx, state, effects, self.caller)
         return answers

@@ -8,7 +8,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from psycopg_pool import AsyncConnectionPool
 
-from veil.core.attempt import NOTHING_SAID, Said
+from veil.core.attempt import NOTHING_REPORTED, ReportedOutcome
 from veil.core.clock import Clock, Trouble
 from veil.core.errors import StoreError, VeilError
 from veil.core.event import NOBODY
@@ -304,9 +304,11 @@ class PostgresStore:
         *,
         strict: bool = False,
         caller: Caller = NOBODY,
-        said: Mapping[int, Said] = NOTHING_SAID,
+        reported: Mapping[int, ReportedOutcome] = NOTHING_REPORTED,
     ) -> list[Deletion | VeilError]:
-        delete = DeleteOperation(queue=queue, caller=caller, receipts=receipts, strict=strict, said=said)
+        delete = DeleteOperation(
+            queue=queue, caller=caller, receipts=receipts, strict=strict, reported=reported
+        )
         return cast(list[Deletion | VeilError], await self._groups.do(delete))
 
     async def extend(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from veil.core import decide
-from veil.core.attempt import NOTHING_SAID, Said
+from veil.core.attempt import NOTHING_REPORTED, ReportedOutcome
 from veil.core.clock import Trouble
 from veil.core.effect import HolderSign, LeaseChange
 from veil.core.errors import VeilError
@@ -58,16 +58,16 @@ def delete(
     receipts: Sequence[Receipt],
     strict: bool,
     caller: Caller,
-    said: Mapping[int, Said] = NOTHING_SAID,
+    reported: Mapping[int, ReportedOutcome] = NOTHING_REPORTED,
 ) -> list[Deletion | VeilError]:
     """Delete by receipt, each on its own."""
     state, now_ms = db.state_of(queue), db.clock.now_ms()
     answers: list[Deletion | VeilError] = [Deletion.DELETED] * len(receipts)
-    if places := delete_held(db, state, receipts, now_ms, caller, said):
+    if places := delete_held(db, state, receipts, now_ms, caller, reported):
         left = [receipts[place] for place in places]
         messages = held_messages(db, state, [receipt.seq for receipt in left], now_ms)
         effects, verdicts = decide.decide_deletions(
-            messages, left, now_ms, fifo=state.queue.settings.fifo, strict=strict, said=said
+            messages, left, now_ms, fifo=state.queue.settings.fifo, strict=strict, reported=reported
         )
         apply(db, state, effects, now_ms, caller)
         for place, verdict in zip(places, verdicts, strict=True):
@@ -81,7 +81,7 @@ def delete_held(
     receipts: Sequence[Receipt],
     now_ms: int,
     caller: Caller,
-    said: Mapping[int, Said] = NOTHING_SAID,
+    reported: Mapping[int, ReportedOutcome] = NOTHING_REPORTED,
 ) -> Sequence[int]:
     """The shortcut `take_held` of queries.sql; the places of those receipts that are to be decided: they do not hold their
     messages, or the queue has groups."""
@@ -94,7 +94,7 @@ def delete_held(
     if taken:
         db.shift(state, _IN_FLIGHT, None, 0, None, None, len(taken))
         if db.journal is not None:
-            db.journal.record_facts(Kind.DELETED, now_ms, queue.key, taken, caller, said)
+            db.journal.record_facts(Kind.DELETED, now_ms, queue.key, taken, caller, reported)
     return places
 
 
@@ -131,9 +131,11 @@ def extend(
     places: Sequence[int] = range(len(extensions))
     length_s = extensions[0].visibility_s if extensions else 0
     if length_s and all(each.visibility_s == length_s for each in extensions):
-        said = {each.receipt.seq: each.said for each in extensions if each.said is not None}
-        are_over = len(said) == len(extensions) and all(each.outcome is not None for each in said.values())
-        if are_over or not said:
+        reported = {each.receipt.seq: each.reported for each in extensions if each.reported is not None}
+        are_over = len(reported) == len(extensions) and all(
+            each.outcome is not None for each in reported.values()
+        )
+        if are_over or not reported:
             deadline_ms = now_ms + length_s * SECOND_MS
             retention = (expired_below(now_ms, settings.retention_s), settings.retention_s * SECOND_MS)
             # An earlier deadline than before ends an attempt too, unless that is over anyway.
@@ -145,7 +147,7 @@ def extend(
                 db.hidden_until(state, deadline_ms)
             if changed and db.journal is not None:
                 kind = Kind.GIVEN_BACK if are_over else Kind.EXTENDED
-                db.journal.record_facts(kind, now_ms, state.queue.key, changed, caller, said)
+                db.journal.record_facts(kind, now_ms, state.queue.key, changed, caller, reported)
     if places:
         left = [extensions[place] for place in places]
         messages = held_messages(db, state, [each.receipt.seq for each in left], now_ms)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from veil.core.attempt import NOTHING_SAID, Said
+from veil.core.attempt import NOTHING_REPORTED, ReportedOutcome
 from veil.core.clock import Clock, ClockMark, LeaseTime, Trouble
 from veil.core.effect import HolderSign
 from veil.core.errors import StoreError, VeilError
@@ -356,9 +356,9 @@ class SqliteStore:
         *,
         strict: bool = False,
         caller: Caller = NOBODY,
-        said: Mapping[int, Said] = NOTHING_SAID,
+        reported: Mapping[int, ReportedOutcome] = NOTHING_REPORTED,
     ) -> Awaitable[list[Deletion | VeilError]]:
-        return self._change(queue, leases.delete, receipts, strict, caller, said)
+        return self._change(queue, leases.delete, receipts, strict, caller, reported)
 
     def extend(
         self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY

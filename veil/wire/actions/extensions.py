@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from veil.core import limits
-from veil.core.attempt import NOT_SAID
+from veil.core.attempt import NO_OUTCOME
 from veil.core.errors import AccessDenied, VeilError
 from veil.core.lease import HOLD_MAX, HoldKey, HoldTally, State
 from veil.core.message import Sent, StoredMessage
@@ -183,9 +183,9 @@ async def describe_message(call: Call, given: shapes.DescribeMessageInput) -> sh
                 lease.deadline_ms + to_wall_ms,
                 len(lease.renewals),
                 lease.holder,
-                (said := lease.said or NOT_SAID).error_type,
-                said.error_text,
-                said.traceback,
+                (reported := lease.reported or NO_OUTCOME).error_type,
+                reported.error_text,
+                reported.traceback,
             )
             for lease in stay.leases[-_ATTEMPTS_MAX:]
         ]

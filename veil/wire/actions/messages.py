@@ -94,8 +94,10 @@ async def delete_message(call: Call, given: shapes.DeleteMessageInput) -> None:
     queue = await call.queue(given.QueueUrl)
     if not given.ReceiptHandle:
         raise ParameterMissing("ReceiptHandle")
-    said = call.said(queue, (ANY_ENTRY,))
-    (refusal,) = await delete(call.service, queue, (given.ReceiptHandle,), caller=call.caller, said=said)
+    reported = call.reported(queue, (ANY_ENTRY,))
+    (refusal,) = await delete(
+        call.service, queue, (given.ReceiptHandle,), caller=call.caller, reported=reported
+    )
     if refusal is not None:
         raise refusal
 
@@ -112,7 +114,7 @@ async def change_message_visibility(call: Call, given: shapes.ChangeMessageVisib
         queue,
         ((given.ReceiptHandle, visibility_s),),
         caller=call.caller,
-        said=call.said(queue, (ANY_ENTRY,)),
+        reported=call.reported(queue, (ANY_ENTRY,)),
     )
     if refusal is not None:
         raise refusal
@@ -253,9 +255,9 @@ async def delete_message_batch(call: Call, given: shapes.DeleteMessageBatchInput
     """DeleteMessageBatch."""
     queue = await call.queue(given.QueueUrl)
     entries = checked_entries(given.Entries, call.count_max(len(given.Entries or ())))
-    said = call.said(queue, [entry.Id for entry in entries])
+    reported = call.reported(queue, [entry.Id for entry in entries])
     handles = [entry.ReceiptHandle for entry in entries]
-    answers = await delete(call.service, queue, handles, caller=call.caller, said=said)
+    answers = await delete(call.service, queue, handles, caller=call.caller, reported=reported)
     return _done(call, entries, answers, {})
 
 
@@ -275,8 +277,8 @@ async def change_message_visibility_batch(
     if refusals:
         asked = [entry for entry in entries if entry.Id not in refusals]
     changes = [(entry.ReceiptHandle, entry.VisibilityTimeout or 0) for entry in asked]
-    said = call.said(queue, [entry.Id for entry in asked])
-    answers = await extend_lease(call.service, queue, changes, caller=call.caller, said=said)
+    reported = call.reported(queue, [entry.Id for entry in asked])
+    answers = await extend_lease(call.service, queue, changes, caller=call.caller, reported=reported)
     return _done(call, asked, answers, refusals)
 
 

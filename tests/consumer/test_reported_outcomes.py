@@ -30,14 +30,20 @@ from veil import (
     RetryAfter,
     RetryNow,
 )
-from veil.consumer.outcomes import TEXT_CHARS_MAX, TRACEBACK_CHARS_MAX, masked, masked_together, said_of
+from veil.consumer.outcomes import (
+    TEXT_CHARS_MAX,
+    TRACEBACK_CHARS_MAX,
+    masked,
+    masked_together,
+    reported_failure,
+)
 from veil.consumer.runner import worker_agent
-from veil.core.attempt import FAILED, GIVEN_BACK, AttemptFacts, Said, outcome_of
+from veil.core.attempt import FAILED, GIVEN_BACK, AttemptFacts, ReportedOutcome, outcome_of
 from veil.journal.storage import Storage
 from veil.testing import ConsumerHarness, VeilServer
 
 
-async def said_by(app: Consumer, sent: int = 1, **queue: object) -> list[Said]:
+async def said_by(app: Consumer, sent: int = 1, **queue: object) -> list[ReportedOutcome]:
     """What the consumer said of its first attempts."""
     harness = ConsumerHarness(app, **queue)  # type: ignore[arg-type]
     with suppress(ConsumerFailed):  # as `Fatal` wants it
@@ -45,7 +51,7 @@ async def said_by(app: Consumer, sent: int = 1, **queue: object) -> list[Said]:
             for _ in range(sent):
                 await harness.send()
             await harness.settle()
-    return [each for each in harness.service.said if each is not None]
+    return [each for each in harness.service.reported if each is not None]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +80,7 @@ async def test_a_consumer_may_keep_the_texts_of_its_errors_to_itself():
     async def ship(message: Message) -> None:
         raise LookupError("no stock for jane")
 
-    assert (await said_by(app))[0] == Said("failed", "LookupError")
+    assert (await said_by(app))[0] == ReportedOutcome("failed", "LookupError")
 
 
 @pytest.mark.parametrize(
@@ -90,8 +96,8 @@ async def test_a_handler_that_decides_itself_is_taken_at_its_word(verdict: Excep
         if left:
             raise left.pop()
 
-    said = await said_by(app)
-    assert [each.outcome for each in said] == ([] if outcome is None else [outcome])
+    reported = await said_by(app)
+    assert [each.outcome for each in reported] == ([] if outcome is None else [outcome])
 
 
 async def test_poison_and_the_failed_of_a_batch_are_said_too():
@@ -105,7 +111,7 @@ async def test_poison_and_the_failed_of_a_batch_are_said_too():
         await harness.send({"id": 1})
         await harness.send("no object")
         await harness.settle()
-        kinds = {each.error_type for each in harness.service.said if each is not None}
+        kinds = {each.error_type for each in harness.service.reported if each is not None}
     assert len(kinds) == 2
     assert all(kind is not None and kind.endswith(("ItemFailed", "PayloadRefused")) for kind in kinds)
 
@@ -123,10 +129,10 @@ async def test_what_is_not_begun_when_a_consumer_stops_is_given_back():
         await harness.settle()
         stopping = asyncio.ensure_future(app.stop())
         await harness.settle()
-        assert harness.service.said == [GIVEN_BACK] * 2
+        assert harness.service.reported == [GIVEN_BACK] * 2
         await harness.advance(25)
         await stopping
-        assert harness.service.said == [GIVEN_BACK] * 3
+        assert harness.service.reported == [GIVEN_BACK] * 3
 
 
 async def test_of_a_message_that_waited_for_a_free_slot_it_is_said_how_long_it_was_worked_on():
@@ -142,8 +148,8 @@ async def test_of_a_message_that_waited_for_a_free_slot_it_is_said_how_long_it_w
         for number in range(3):
             await harness.send(str(number))
         await harness.advance(10)
-        said = [each and (each.outcome, each.worked_ms) for each in harness.service.said]
-    assert said == [(None, 2_000), ("failed", 2_000)]  # the first did not wait
+        reported = [each and (each.outcome, each.worked_ms) for each in harness.service.reported]
+    assert reported == [(None, 2_000), ("failed", 2_000)]  # the first did not wait
 
 
 async def test_a_completed_attempt_says_nothing():
@@ -166,17 +172,17 @@ def raised(error: Exception) -> Exception:
 
 
 def test_an_error_is_told_bounded():
-    (said,) = masked_together([said_of(raised(ValueError("x" * 100_000)))])
-    assert said is not None
-    assert len(said.error_text or "") == TEXT_CHARS_MAX
-    assert len(said.traceback or "") <= TRACEBACK_CHARS_MAX
-    assert (said.outcome, said.worked_ms) == ("failed", None)
+    (reported,) = masked_together([reported_failure(raised(ValueError("x" * 100_000)))])
+    assert reported is not None
+    assert len(reported.error_text or "") == TEXT_CHARS_MAX
+    assert len(reported.traceback or "") <= TRACEBACK_CHARS_MAX
+    assert (reported.outcome, reported.worked_ms) == ("failed", None)
 
 
 def test_of_several_each_is_masked_on_its_own():
     texts = ("no stock", "password=hunter2", "of jane@example.com", "x" * 1_000, "")
-    said = [said_of(raised(ValueError(text))) for text in texts]
-    told = masked_together([*said, None, FAILED])
+    reported = [reported_failure(raised(ValueError(text))) for text in texts]
+    told = masked_together([*reported, None, FAILED])
     assert [each and each.error_text for each in told] == [
         "no stock",
         "password=***",
@@ -195,10 +201,10 @@ def test_the_errors_that_led_to_one_are_told_before_it_and_masked():
         except KeyError as error:
             raise ValueError("no stock") from error
     except ValueError as error:
-        said = said_of(error)
+        reported = reported_failure(error)
         known = "".join(traceback.format_exception(error))
 
-    whole = f"{said.traceback}ValueError: {said.error_text}\n"
+    whole = f"{reported.traceback}ValueError: {reported.error_text}\n"
     assert whole == known.replace("hunter2", "***")
 
 
@@ -211,7 +217,7 @@ def test_functions_that_live_briefly_are_told_each_by_its_own_name():
         try:
             space[f"handler_{number}"]()
         except ValueError as error:
-            told.append(said_of(error).traceback or "")
+            told.append(reported_failure(error).traceback or "")
     assert all(f", in handler_{number}\n" in each for number, each in enumerate(told))
 
 
@@ -226,7 +232,7 @@ def test_two_lines_of_one_function_are_two_places():
         try:
             fail(early)
         except ValueError as error:
-            told.add(said_of(error).traceback)
+            told.add(reported_failure(error).traceback)
     assert len(told) == 2
 
 
@@ -237,21 +243,23 @@ def test_a_recursion_without_end_is_told_by_its_last_frames():
     try:
         again()
     except RecursionError as error:
-        said = said_of(error)
+        reported = reported_failure(error)
 
-    assert said.traceback is not None and said.traceback.count("in again") == 40
+    assert reported.traceback is not None and reported.traceback.count("in again") == 40
 
 
 def test_groups_and_notes_are_told_as_python_tells_them():
     group = ExceptionGroup("two", [ValueError("one"), KeyError("other")])
     group.add_note("while packing")
-    said = said_of(raised(group))
-    assert said.traceback is not None
-    assert "ValueError: one" in said.traceback and "while packing" in said.traceback
+    reported = reported_failure(raised(group))
+    assert reported.traceback is not None
+    assert "ValueError: one" in reported.traceback and "while packing" in reported.traceback
 
 
 def test_without_texts_only_the_class_is_told():
-    assert said_of(raised(ValueError("of jane")), texts=False) == Said("failed", "ValueError")
+    assert reported_failure(raised(ValueError("of jane")), texts=False) == ReportedOutcome(
+        "failed", "ValueError"
+    )
 
 
 def test_an_error_that_cannot_speak_is_told_by_its_class():
@@ -259,8 +267,8 @@ def test_an_error_that_cannot_speak_is_told_by_its_class():
         def __str__(self) -> str:
             raise RuntimeError
 
-    said = said_of(raised(Mute()))
-    assert (said.error_type or "").endswith("Mute") and said.error_text == ""
+    reported = reported_failure(raised(Mute()))
+    assert (reported.error_type or "").endswith("Mute") and reported.error_text == ""
 
 
 @pytest.mark.parametrize(
