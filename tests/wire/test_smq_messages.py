@@ -94,6 +94,14 @@ async def test_what_a_message_cannot_have_is_refused(
         (b"<Message/>", "400 InvalidArgument"),
         (b"<Message><MessageBody/></Message>", "400 InvalidArgument"),
         (b"<Messages/>", "400 InvalidArgument"),
+        # Some clients do not escape: of such a body only what stands before the element would be stored.
+        (b"<Message><MessageBody>a <b>bold</b> word</MessageBody></Message>", "400 MalformedXML"),
+        (b"<Message><MessageBody><order/></MessageBody></Message>", "400 MalformedXML"),
+        (
+            b"<Message><MessageBody>x</MessageBody><UserProperties><PropertyValue><Name>n</Name><Type>STRING</Type>"
+            b"<Value>a<b/></Value></PropertyValue></UserProperties></Message>",
+            "400 MalformedXML",
+        ),
         (b"<Message><MessageBody>" + b"x" * 65_537 + b"</MessageBody></Message>", "400 InvalidArgument"),
     ],
 )

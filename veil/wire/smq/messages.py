@@ -21,7 +21,7 @@ from veil.service.service import Service
 from veil.wire.large import LARGE_BYTES, answer_bytes, check_room, in_thread
 from veil.wire.smq.call import BATCH_MAX, SmqCall, read_number
 from veil.wire.smq.codes import ArgumentRefused, NothingToReceive, SmqRefused, XmlMalformed, worded
-from veil.wire.smq.xml import Reply, children, document, element, local_name, texts
+from veil.wire.smq.xml import Reply, children, document, element, local_name, text_of, texts
 
 # ---- message properties
 #
@@ -104,10 +104,10 @@ def _kind(data_type: str) -> str:
 def read_draft(message: Element) -> Draft:
     """The draft of a message to send; raises ArgumentRefused, BodyMissing."""
     given = children(message)
-    body = given.get("MessageBody")
-    if body is None or not body.text:
+    body = text_of(given["MessageBody"]) if "MessageBody" in given else ""
+    if not body:
         raise BodyMissing
-    draft = Draft(body.text)
+    draft = Draft(body)
     if len(given) == 1:
         return draft
     if "DelaySeconds" in given:

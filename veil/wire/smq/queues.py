@@ -14,7 +14,7 @@ from veil.wire.call import read_page_token, write_page_token
 from veil.wire.request_errors import ParameterRefused
 from veil.wire.smq.call import SmqCall, read_number
 from veil.wire.smq.codes import ArgumentRefused, SmqRefused, XmlMalformed
-from veil.wire.smq.xml import Reply, document, element, local_name, texts
+from veil.wire.smq.xml import Reply, children, document, element, local_name, texts
 
 # ---- queue settings
 
@@ -47,7 +47,7 @@ def read_settings(root: Element) -> dict[str, Any]:
     """The settings that were given, typed and in SMQ's range; elements that SMQ does not know are passed over."""
     if local_name(root) != "Queue":
         raise XmlMalformed("the root element must be Queue")
-    given = texts(root)
+    given = {name: each.text or "" for name, each in children(root).items()}
     settings: dict[str, Any] = {
         setting: read_number(name, given[name], low, high)
         for name, setting, low, high in _NUMBERS

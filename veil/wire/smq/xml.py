@@ -79,12 +79,19 @@ def local_name(element: Element) -> str:
 
 def children(element: Element) -> dict[str, Element]:
     """The element's children by local name; of several alike the last counts."""
-    return {each.tag.rpartition("}")[2]: each for each in element}
+    return {local_name(each): each for each in element}
+
+
+def text_of(element: Element) -> str:
+    """The element's whole text; raises XmlMalformed where elements divide it: a client has not escaped what it sent."""
+    if len(element):
+        raise XmlMalformed(f"{local_name(element)} must have text only: write < as &lt; and & as &amp;")
+    return element.text or ""
 
 
 def texts(element: Element) -> dict[str, str]:
     """The texts of the element's children by local name."""
-    return {each.tag.rpartition("}")[2]: each.text or "" for each in element}
+    return {local_name(each): text_of(each) for each in element}
 
 
 # ---- writing
