@@ -469,6 +469,40 @@ def test_with_keys_it_may_listen_elsewhere_and_every_request_must_be_signed(serv
         client("hunter2").list_queues()
 
 
+# ---- what clients write reaches neither the file system nor the network
+
+
+def test_the_name_of_a_queue_never_becomes_the_name_of_a_file(serve, tmp_path: Path):
+    server = serve()
+    assert server.call("CreateQueue", QueueName="harvest")[0] == 200
+    url = f"http://127.0.0.1:{server.port}/000000000000/harvest"
+    assert server.call("SendMessage", QueueUrl=url, MessageBody="x")[0] == 200
+    assert server.stop() == 0  # exports the journal
+
+    names = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")]
+    assert any(name.endswith(".parquet") for name in names)
+    assert not [name for name in names if "harvest" in name]
+
+
+def test_the_server_never_opens_a_url_that_a_client_gave_it(serve):
+    server = serve()
+    server.call("CreateQueue", QueueName="orders")
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        elsewhere.setblocking(False)
+        url = f"http://127.0.0.1:{elsewhere.getsockname()[1]}/000000000000/orders"
+        for action, given in (
+            ("SendMessage", {"MessageBody": url}),
+            ("ReceiveMessage", {}),
+            ("GetQueueAttributes", {"AttributeNames": ["All"]}),
+            ("SetQueueAttributes", {"Attributes": {"KmsMasterKeyId": url}}),
+        ):
+            # Account and name are all that counts of it.
+            assert server.call(action, QueueUrl=url, **given)[0] == 200, action
+        assert server.stop() == 0
+        with pytest.raises(BlockingIOError):  # nobody has connected
+            elsewhere.accept()
+
+
 # ---- veil config
 
 
