@@ -15,7 +15,8 @@ import time
 from types import TracebackType
 from urllib.parse import quote
 
-from tests.postgres_server import USER, PostgresServer, free_port, new_place, start_kept, why_no_server
+from tests.ports import free_port
+from tests.postgres_server import USER, PostgresServer, new_place, start_kept, why_no_server
 
 _START_TIMEOUT_S = 30.0
 # What docs/postgresql.md asks for, and room for the tests' many databases.

@@ -8,7 +8,6 @@ import pwd
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -18,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
+
+from tests.ports import free_port
 
 USER = "veil"
 _START_TIMEOUT_S = 60.0
@@ -249,11 +250,6 @@ def new_place(in_memory: bool) -> Path:
     if user is not None:
         os.chown(place, user.pw_uid, user.pw_gid)
     return place
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def _is_alive(pid: int) -> bool:

@@ -28,7 +28,8 @@ from packaging.requirements import Requirement
 from tests.faults.client import Client, queue_counts
 from tests.faults.postgres_kit import create_database, is_served
 from tests.faults.postgres_promotions import STANDBY_SETTINGS, dsn_of, follow
-from tests.faults.server_process import ServerProcess, free_port
+from tests.faults.server_process import ServerProcess
+from tests.ports import free_port
 from tests.postgres_server import PostgresServer, why_no_server
 from veil.server.settings import load_settings
 from veil.testing.process import VeilServer

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Veil
+from tests.waiting import PATIENCE_S
 from veil.client.api import ApiError, Failure
 from veil.client.blocking import BlockingClient, CallFailed, ServiceTarget
 from veil.testing import VeilServer
@@ -55,7 +56,7 @@ def hang_up(handler: BaseHTTPRequestHandler) -> None:
 
 
 def a_client(endpoint: str) -> BlockingClient:
-    return BlockingClient(ServiceTarget(endpoint, "us-east-1"), timeout_s=5)
+    return BlockingClient(ServiceTarget(endpoint, "us-east-1"), timeout_s=PATIENCE_S)
 
 
 @pytest.mark.parametrize("failure", [lambda h: answer(h, 503, b"busy"), hang_up], ids=["503", "hang up"])

@@ -6,19 +6,18 @@ import itertools
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Veil
 from tests.forked_veil import start_veil
+from tests.ports import free_ports
 from tests.waiting import until
 from veil.cli.run import Sources, Supervisor
 from veil.testing import VeilServer
@@ -274,18 +273,8 @@ def test_reload_restarts_when_a_source_changes(start: Start, send: Callable[[str
     assert running.stop() == 0
 
 
-def _first_of_two_free_ports() -> int:
-    while True:
-        with socket.socket() as free, socket.socket() as next_free:
-            free.bind(("127.0.0.1", 0))
-            port = int(free.getsockname()[1])
-            with suppress(OSError, OverflowError):  # the next is taken, or there is none
-                next_free.bind(("127.0.0.1", port + 1))
-                return port
-
-
 def test_the_health_ports_of_workers_follow_each_other(start: Start, send: Callable[[str], None]):
-    port = _first_of_two_free_ports()
+    port = free_ports(2)
     running = start("--workers", "2", "--health-port", str(port))
     until(lambda: running.out().count("consuming") == 2)
     for each in (port, port + 1):

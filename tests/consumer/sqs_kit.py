@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import PATIENCE_S
 from veil.client.api import ApiError, Failure
 from veil.client.client import SqsClient
 from veil.client.credentials import Credentials
@@ -97,8 +98,9 @@ async def bad_server(behave: Behaviour, tls: ssl.SSLContext | None = None) -> As
 
 @contextlib.asynccontextmanager
 async def client_of(endpoint: str, **settings: Any) -> AsyncIterator[SqsClient]:
-    """A client that is closed at the end."""
-    client = SqsClient(endpoint=endpoint, **({"credentials": KEYS} | settings))
+    """A client that is closed at the end; a machine that stands still for a while is no silence of the server's."""
+    patient = {"connect_timeout_s": PATIENCE_S, "read_timeout_s": PATIENCE_S}
+    client = SqsClient(endpoint=endpoint, **({"credentials": KEYS} | patient | settings))
     try:
         yield client
     finally:

@@ -143,8 +143,9 @@ async def test_a_refused_connection_and_an_answer_of_trouble_are_told_from_silen
             await client.extend(f"{url}/000000000000/q", [("r", 30)])
         return raised.value
 
-    async with bad_server(behave) as url, client_of(url, read_timeout_s=0.2, connections=1) as client:
+    async with bad_server(behave) as url, client_of(url, connections=1) as client:
         assert (await error_of(client, url)).away
+        client._read_timeout_s = 0.05
         assert not (await error_of(client, url)).away  # no answer
     async with client_of("http://127.0.0.1:1") as client:
         assert (await error_of(client, "http://127.0.0.1:1")).away

@@ -240,7 +240,7 @@ async def test_calls_beyond_the_connections_wait_for_their_turn_but_not_for_ever
             await free.wait()
             talk.say(DELETED)
 
-    async with bad_server(behave) as endpoint, client_of(endpoint, connections=2, read_timeout_s=5) as client:
+    async with bad_server(behave) as endpoint, client_of(endpoint, connections=2) as client:
         calls = [asyncio.create_task(client.delete("q", ["r"])) for _ in range(6)]
         await asyncio.sleep(0)  # all of them have begun
         client._read_timeout_s = 0.05

@@ -41,6 +41,11 @@ def orders(veil_server: VeilServer) -> tuple[Any, str]:
     return client, url
 
 
+def with_short_grace(client: Any, url: str) -> None:
+    """What a holder leaves comes back soon, also where the machine stands still: the grace after that goes by the queue."""
+    client.set_queue_attributes(QueueUrl=url, Attributes={"VisibilityTimeout": "4"})
+
+
 def send(client: Any, url: str, bodies: list[str]) -> None:
     for at in range(0, len(bodies), 10):
         entries = [
@@ -128,6 +133,7 @@ def test_a_consumer_that_is_killed_leaves_its_message_to_the_deadline(
     make_worker: MakeWorker, orders: tuple[Any, str]
 ):
     client, url = orders
+    with_short_grace(client, url)
     worker = make_worker(settings="renewal=NoRenewal(visibility=2)", work="    await asyncio.sleep(600)")
     process = worker.start()
     send(client, url, ["m"])
@@ -181,6 +187,7 @@ def test_the_late_end_of_a_frozen_consumer_has_no_effect(
     go_on = tmp_path / "go-on"
     until_lost = " or not lease.lost" if knows else ""
     work = f"    while not os.path.exists({str(go_on)!r}){until_lost}: time.sleep(0.01)"
+    with_short_grace(client, url)
     frozen = make_worker(settings="renewal=NoRenewal(visibility=2), concurrency=1", work=work)
     process = frozen.start()
     send(client, url, ["m"])

@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from types import TracebackType
 
-from tests.faults.server_process import free_port
+from tests.ports import free_port
 
 _FATES = ("throttled", "unavailable", "delayed", "cut before", "cut after")
 _DELAYS_S = (0.1, 0.6)  # some of them beyond what the keeper waits for

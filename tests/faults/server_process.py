@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.forked_veil import ForkedVeil, start_veil
+from tests.ports import free_port
 
 REPOSITORY = Path(__file__).parents[2]
 _READY_TIMEOUT_S = 90.0
@@ -22,12 +22,6 @@ WORKERS = "VEIL_TEST_WORKERS"  # how many workers every server of a rig has, for
 
 class ServerGone(Exception):
     """The server ended by itself, or never became ready; the text ends with what it said."""
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def command_of(pid: int | str) -> bytes:

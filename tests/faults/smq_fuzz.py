@@ -13,8 +13,8 @@ from tests.faults.client import read_answer
 from tests.faults.fuzz_frame import Fuzz, run_against_server
 from tests.faults.malformed_inputs import flip
 from tests.faults.rig import Outcome
-from tests.faults.server_process import free_port
 from tests.faults.smq_malformed import QUEUE, good_request, http, smq_framed
+from tests.ports import free_port
 
 REQUESTS = 100_000
 _NAMESPACE = "{http://mns.aliyuncs.com/doc/v1}"

@@ -27,8 +27,9 @@ from tests.faults.growing_requests import BODY_BYTES_MAX, QUEUE, Made, Maker, fo
 from tests.faults.growth import run_growth
 from tests.faults.malformed_framed import framed
 from tests.faults.rig import Outcome, scratch
-from tests.faults.server_process import ServerGone, ServerProcess, free_port
+from tests.faults.server_process import ServerGone, ServerProcess
 from tests.faults.smq_malformed import smq_framed
+from tests.ports import free_port
 
 REQUESTS = 100_000
 BOUND_S = 0.050

@@ -17,6 +17,8 @@ ORDERS = QueueKey("eu-central-1", "000000000000", "orders")
 DEAD = QueueKey("eu-central-1", "000000000000", "orders-dead")
 SHOP = Caller("111111111111", "AKIDSHOP", "boto3/1.44", "10.0.0.7")
 NOON_MS = 1_790_000_000_000
+# A machine that stands still for half a second is a trouble of the server's, and so an event, unless leases have no grace.
+NO_TROUBLES = "--no-lease-grace"
 
 
 class APlan(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Ran, Veil, command, nowhere
-from tests.journal.kit import NOON_MS, APlan, a_row, an_event, events_of, flip_bit_in_a_page
+from tests.journal.kit import NO_TROUBLES, NOON_MS, APlan, a_row, an_event, events_of, flip_bit_in_a_page
 from veil.journal.segment_writer import write_segment
 from veil.journal.storage import Storage
 from veil.testing import VeilServer
@@ -94,7 +94,7 @@ def test_a_place_that_cannot_be_is_refused_in_one_line(command: Veil):
 
 
 def test_what_a_killed_server_left_is_exported(command: Veil, tmp_path: Path):
-    with VeilServer("--data", "data") as server:
+    with VeilServer("--data", "data", NO_TROUBLES) as server:
         url = server.client().create_queue(QueueName="orders")["QueueUrl"]
         server.client().send_message(QueueUrl=url, MessageBody="x")
         refused = command("journal", "export", "--data", "data")

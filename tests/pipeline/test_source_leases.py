@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from tests.faults.server_process import ServerProcess, free_port
+from tests.faults.server_process import ServerProcess
 from tests.pipeline.source_kit import (
     LOST,
     REFUSED,
@@ -33,6 +33,7 @@ from tests.pipeline.source_kit import (
     rows_of,
     streams,
 )
+from tests.ports import free_port
 from veil.pipeline import register
 from veil.pipeline.queues import QueueAddress, QueueClient
 from veil.pipeline.source.columns import schema_of

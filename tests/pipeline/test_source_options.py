@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from tests.faults.server_process import free_port
+from tests.ports import free_port
 from veil.pipeline import register
 from veil.pipeline.options import OptionError
 from veil.pipeline.sink.options import SinkOptions

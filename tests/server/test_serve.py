@@ -313,7 +313,7 @@ def waiting_long_poll(server: Server) -> Iterator[list[Any]]:
     ):
         assert poll.is_alive(), answers
     yield answers
-    poll.join(15)
+    poll.join(60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -413,7 +413,7 @@ def test_no_message_is_claimed_for_a_client_that_has_gone(
     while waiting() != 1:
         pass
     if goodbye:
-        gone.settimeout(10)
+        gone.settimeout(60)
         with closing(gone.unwrap()):  # both sides have said that nothing more will come
             pass
     gone.close()

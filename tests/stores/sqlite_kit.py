@@ -14,6 +14,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+from tests.waiting import PATIENCE_S
 from veil.core.clock import Clock, ManualClock
 from veil.stores.sqlite import SqliteStore, commit
 from veil.stores.sqlite.data_directory import DATABASE
@@ -101,7 +102,7 @@ class SyncGate:
     def _fdatasync(self, fd: int) -> None:
         self.calls += 1
         with self._turn:
-            assert self._turn.wait_for(lambda: self._permits > 0, 30)
+            assert self._turn.wait_for(lambda: self._permits > 0, PATIENCE_S)
             self._permits -= 1
         if self.error is not None:
             raise self.error

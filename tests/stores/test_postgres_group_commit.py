@@ -288,7 +288,7 @@ async def test_nobody_is_left_without_an_answer_when_a_group_fails_twice(store, 
     monkeypatch.setattr(store._engine, "run", breaks)
     sends = [store.send(queue, [a_message()]) for _ in range(3)]
 
-    answers = await asyncio.wait_for(asyncio.gather(*sends, return_exceptions=True), 20)
+    answers = await asyncio.wait_for(asyncio.gather(*sends, return_exceptions=True), 60)
 
     assert {type(answer) for answer in answers} == {KeyError}
 

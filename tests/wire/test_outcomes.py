@@ -10,7 +10,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.journal.kit import events_of
+from tests.journal.kit import NO_TROUBLES, events_of
 from veil.core.attempt import HEADER, HEADER_BYTES_MAX, ReportedOutcome, write_header
 from veil.journal.storage import Storage
 from veil.testing import VeilServer
@@ -53,7 +53,7 @@ def ended(server: VeilServer, outcome: str) -> None:
 
 
 def test_what_is_said_stands_in_the_journal(tmp_path: Path):
-    with VeilServer("--data", str(tmp_path)) as server:
+    with VeilServer("--data", str(tmp_path), NO_TROUBLES) as server:
         ended(server, write_header({"*": FAILED}))
     ends = [event for event in events_of(Storage.at(tmp_path / "journal")) if event["outcome"] is not None]
     assert [event["kind"] for event in ends] == ["released", "given_back", "deleted"]
@@ -65,7 +65,7 @@ def test_what_is_said_stands_in_the_journal(tmp_path: Path):
 
 
 def test_a_server_may_keep_no_texts_of_errors(tmp_path: Path):
-    with VeilServer("--data", str(tmp_path), "--no-error-texts") as server:
+    with VeilServer("--data", str(tmp_path), "--no-error-texts", NO_TROUBLES) as server:
         ended(server, write_header({"*": FAILED}))
     ends = [event for event in events_of(Storage.at(tmp_path / "journal")) if event["outcome"] is not None]
     told = {
@@ -81,7 +81,7 @@ def test_a_server_may_keep_no_texts_of_errors(tmp_path: Path):
     ids=range(6),
 )  # fmt: skip
 def test_what_cannot_be_read_is_ignored_and_counted(tmp_path: Path, outcome: str):
-    with VeilServer("--data", str(tmp_path)) as server:
+    with VeilServer("--data", str(tmp_path), NO_TROUBLES) as server:
         ended(server, outcome)
         with urlopen(f"{server.endpoint_url}/metrics", timeout=120) as answer:
             page = answer.read().decode()
