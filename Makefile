@@ -66,7 +66,7 @@ bench: setup
 
 faults: setup
 	$(BIN)/python -m tests.faults
-	VEIL_TEST_PLACED=1 $(PYTEST) -q -n 2 -k placed tests/stores
+	VEIL_TEST_SHARDED=1 $(PYTEST) -q -n 2 -k sharded tests/stores
 	$(BIN)/python -m tests.pgbouncer $(PYTEST) -q -n 2 -k postgres tests/stores/test_conformance_*.py tests/stores/test_model.py
 	$(BIN)/python -m tests.pgbouncer $(BIN)/python -m tests.faults postgres-nodes
 

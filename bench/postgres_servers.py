@@ -27,8 +27,8 @@ from bench.postgres_server import a_database, server_cpu_s, server_pid, tidy
 from veil.core.message import NewMessage
 from veil.core.queue import Queue, QueueKey, QueueSettings
 from veil.core.receipt import Receipt
-from veil.stores.placed import PlacedStore
 from veil.stores.postgres import PostgresStore
+from veil.stores.sharded import ShardedStore
 from veil.stores.store import QueueContent, Store
 
 AIM: Final = 1.5  # times the CPU of a single server, node and databases together
@@ -98,7 +98,7 @@ async def _measure(dsns: Sequence[str], nodes: int, load: Load) -> float:
     pids = [server_pid(dsn) for dsn in dsns]
     servers: dict[str, tuple[list[Store], list[int | None]]] = {
         "one server": ([PostgresStore(dsns[0]) for _ in range(nodes)], pids[:1]),
-        "two servers": ([PlacedStore(dsns[1:]) for _ in range(nodes)], pids[1:]),
+        "two servers": ([ShardedStore(dsns[1:]) for _ in range(nodes)], pids[1:]),
     }
     worst = 0.0
     async with contextlib.AsyncExitStack() as stack:

@@ -108,7 +108,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if not _restarts_a_forgetful_store(item)]
     for item in items:
         name, _, kind = item.name.partition("[")
-        if kind == "placed]" and name in _APART:
+        if kind == "sharded]" and name in _APART:
             item.add_marker(pytest.mark.xfail(reason=_APART[name], strict=True))
 
 

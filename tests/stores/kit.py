@@ -53,13 +53,13 @@ def _postgres(directory: Path, clock: Clock, **given: Any) -> Store:
     return PostgresStore(postgres_kit.database_of(directory), clock, **given)
 
 
-def _placed(directory: Path, clock: Clock, **given: Any) -> Store:
+def _sharded(directory: Path, clock: Clock, **given: Any) -> Store:
     import pytest
 
     reason = postgres_kit.why_no_postgres()
     if reason is not None:
         pytest.skip(reason)
-    from tests.stores.placed_kit import CarriedAtOnce
+    from tests.stores.sharded_kit import CarriedAtOnce
 
     dsns = [postgres_kit.database_of(directory / name) for name in ("one", "two")]
     return CarriedAtOnce(dsns, clock, **given)
@@ -117,8 +117,10 @@ STORES = {
     "sqlite": StoreKind(_sqlite, durable=True),
     "postgres": StoreKind(_postgres, durable=True),
 }
-if os.environ.get("VEIL_TEST_PLACED"):  # the whole suite on two servers takes its time: `make faults` does it
-    STORES["placed"] = StoreKind(_placed, durable=True)
+if os.environ.get(
+    "VEIL_TEST_SHARDED"
+):  # the whole suite on two servers takes its time: `make faults` does it
+    STORES["sharded"] = StoreKind(_sharded, durable=True)
 
 
 class HeardEvents:

@@ -52,7 +52,7 @@ async def nodes(
             if "veil_pooler" not in dsn:  # behind which nobody listens
                 async with asyncio.timeout(PATIENCE_S):
                     await store._nodes.listening()
-        await until_async(lambda: count == 1 or all(store._engine.has_company for store in opened))
+        await until_async(lambda: count == 1 or all(store._engine.has_other_nodes for store in opened))
         yield opened
 
 

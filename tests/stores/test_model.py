@@ -23,7 +23,7 @@ from veil.core.lease import Deletion
 from veil.stores.memory import MemoryStore
 
 # Placed on several servers, messages of the same millisecond have no order among them, which the reference tells at every step.
-OTHER_STORES = [name for name in kit.STORES if name not in ("memory", "placed")]
+OTHER_STORES = [name for name in kit.STORES if name not in ("memory", "sharded")]
 # A step on PostgreSQL is some twenty round trips.
 STEPS = {"sqlite": 4_000, "remote": 600, "postgres": 600}
 

@@ -127,7 +127,7 @@ async def test_a_node_that_cannot_be_told_looks_for_itself_and_listens_again(pos
         await one.send(queue, [a_message("told")])
         await heard_by(other).wake(queue.id)
         assert cut(postgres, LISTENER) == 2
-        await until_async(lambda: not other._engine.is_told)
+        await until_async(lambda: not other._engine.is_listening)
         heard_by(other).available.clear()
 
         await one.send(queue, [a_message("not told")])
@@ -144,7 +144,7 @@ async def test_an_edit_is_seen_by_a_node_that_cannot_be_told(postgres, monkeypat
     async with nodes(postgres) as (one, other):
         queue = await make_queue(one)
         cut(postgres, LISTENER)
-        await until_async(lambda: not other._engine.is_told)
+        await until_async(lambda: not other._engine.is_listening)
         from tests.stores.test_postgres_nodes import edited
 
         await one.edit_queue(queue, edited(delay_s=3))

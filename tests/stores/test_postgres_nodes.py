@@ -271,12 +271,12 @@ async def test_a_duty_is_one_nodes_until_it_leaves_or_is_late(postgres):
 
 async def test_a_node_that_is_alone_tells_nobody(postgres):
     async with nodes(postgres, 1) as [alone]:
-        assert not alone._engine.has_company
+        assert not alone._engine.has_other_nodes
         queue = await make_queue(alone)
         await alone.send(queue, [a_message()])
         async with nodes(postgres, 1):
-            await until_async(lambda: alone._engine.has_company)
-        await until_async(lambda: not alone._engine.has_company)
+            await until_async(lambda: alone._engine.has_other_nodes)
+        await until_async(lambda: not alone._engine.has_other_nodes)
 
 
 async def test_nodes_tell_one_another_whom_they_have_heard(postgres):

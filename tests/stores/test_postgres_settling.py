@@ -68,7 +68,7 @@ async def test_what_this_node_is_about_is_waited_for_however_long_it_takes(lapse
 
     async def slow(tx, state):
         more = await settle(tx, state)
-        await tx.many()
+        await tx.rows_of_each()
         begun.set()
         await goes_on.wait()
         return more

@@ -282,8 +282,8 @@ async def _check_claim(store, queue, message):
             (Q.claim_bounded, {**named, **found, "bytes_max": 1}),
             ("ROLLBACK", {}),
         ]
-        _, _, bounded, _ = await tx.many(*undone)
-        _, rows = await tx.many((now, {}), (Q.claim, {**named, **found}))
+        _, _, bounded, _ = await tx.rows_of_each(*undone)
+        _, rows = await tx.rows_of_each((now, {}), (Q.claim, {**named, **found}))
     [claimed] = [to_message(row) for row in rows]
     assert rows == bounded
     taken, spent = decide.ReceiveBudget(5, None, 2).choose([message])
@@ -307,7 +307,7 @@ async def _check_take(store, queue, message, receipt):
     }
     now = f"SELECT set_config('veil.now_ms', '{NOW_MS}', false)"
     async with store._engine.transaction() as tx:
-        _, rows = await tx.many((now, {}), (Q.take_held, named))
+        _, rows = await tx.rows_of_each((now, {}), (Q.take_held, named))
     decided = decide.decide_deletion(message, receipt, NOW_MS, fifo=False)
     if rows:
         [taken] = map(HeldMessage._make, rows)

@@ -66,8 +66,8 @@ from veil.wire.sigv4 import AccessKey
 if TYPE_CHECKING:
     from veil.journal.exporter import Exporter
     from veil.server.autopilot import AutopilotProcess
-    from veil.stores.placed import PlacedStore
     from veil.stores.postgres.store import PostgresStore
+    from veil.stores.sharded import ShardedStore
 
 
 _log = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ class _Server:
             settings, service, self._keys, answers, metrics.page, console
         )
         if is_on_postgres(settings):
-            self._application.store_probe = StoreProbe(cast("PostgresStore | PlacedStore", store))
+            self._application.store_probe = StoreProbe(cast("PostgresStore | ShardedStore", store))
         self._capacity = Capacity(settings.http)
         if settings.workers:
             self._workers = Workers(

@@ -16,8 +16,8 @@ from veil.stores.store import Store
 
 if TYPE_CHECKING:
     from veil.journal.exporter import Exporter
-    from veil.stores.placed import PlacedStore
     from veil.stores.postgres.store import PostgresStore
+    from veil.stores.sharded import ShardedStore
 
 _log = logging.getLogger(__name__)
 
@@ -78,16 +78,16 @@ def make_store(
     return store, clock
 
 
-def _on_postgres(store: str, **given: Any) -> PostgresStore | PlacedStore:
+def _on_postgres(store: str, **given: Any) -> PostgresStore | ShardedStore:
     try:
-        from veil.stores.placed import PlacedStore
         from veil.stores.postgres.store import PostgresStore
+        from veil.stores.sharded import ShardedStore
     except ImportError as missing:
         raise StoreError(
             f"the driver is not installed ({missing.name}): pip install 'veilmq[postgres]'"
         ) from None
     dsns = store.split()
-    return PostgresStore(dsns[0], **given) if len(dsns) == 1 else PlacedStore(dsns, **given)
+    return PostgresStore(dsns[0], **given) if len(dsns) == 1 else ShardedStore(dsns, **given)
 
 
 # ---- the probe of a store that lives elsewhere
@@ -101,7 +101,7 @@ _FRESH_S: Final = 0.25
 class StoreProbe:
     """One look at a time, however many ask."""
 
-    def __init__(self, store: PostgresStore | PlacedStore) -> None:
+    def __init__(self, store: PostgresStore | ShardedStore) -> None:
         self._store = store
         self._looking: asyncio.Task[str | None] | None = None
         self._looked_at_s: float = 0

@@ -1,4 +1,4 @@
--- Several PostgreSQL servers under one set of queues (stores/placed.py): each queue lives on one of them.
+-- Several PostgreSQL servers under one set of queues (stores/sharded.py): each queue lives on one of them.
 
 -- On the first server alone: the servers, and where each queue lives.
 CREATE TABLE veil.server (

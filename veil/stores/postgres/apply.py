@@ -80,14 +80,14 @@ def apply(
             case Redriven():
                 redriven.append(effect)
     if leases:
-        tx.later(
+        tx.defer(
             Q.write_leases, {"queue": state.id, "seqs": list(leases), **columns(_LEASES, leases.values())}
         )
     if removed:
-        tx.later(Q.delete_messages, {"queue": state.id, "seqs": removed})
+        tx.defer(Q.delete_messages, {"queue": state.id, "seqs": removed})
     if postponed:
         wakes = {"seqs": list(postponed), "wakes": list(postponed.values())}
-        tx.later(Q.set_wakes, {"queue": state.id, **wakes})
+        tx.defer(Q.set_wakes, {"queue": state.id, **wakes})
     if dead_lettered:
         _dead_letter(tx, state, dead_lettered)
     if redriven:
@@ -121,14 +121,14 @@ def enqueue(
 def insert(tx: Transaction, rows: MessageRows) -> None:
     """Have new messages of whatever queues stored."""
     if rows:
-        tx.later(Q.insert_messages, {"wall_ms": tx.wall_ms, **columns(_MESSAGES, rows)})
+        tx.defer(Q.insert_messages, {"wall_ms": tx.wall_ms, **columns(_MESSAGES, rows)})
 
 
 def _dead_letter(tx: Transaction, state: LockedQueue, effects: list[DeadLettered]) -> None:
     target = tx.states[effects[0].target.id]
     rows = [(effect.message.seq, effect.new_seq, effect.deduplication_id) for effect in effects]
     named = {"queue": state.id, "target": target.id, "source": state.queue.key.arn}
-    tx.later(Q.to_dead_letters, {**named, **columns(("seqs", "new_seqs", "deduplications"), rows)})
+    tx.defer(Q.to_dead_letters, {**named, **columns(("seqs", "new_seqs", "deduplications"), rows)})
     for effect in effects:
         message = effect.message
         tx.shift(state, message.state, None, message.seq, None, message.group)
@@ -152,4 +152,4 @@ def _redrive(tx: Transaction, state: LockedQueue, effects: list[Redriven]) -> No
         tx.shift(target, None, moved.state, moved.seq, wake_ms, moved.group)
         tx.counted("arrived", target)
     named = {"queue": state.id, "wall_ms": tx.wall_ms}
-    tx.later(Q.redrive_messages, {**named, **columns(_REDRIVES, rows)})
+    tx.defer(Q.redrive_messages, {**named, **columns(_REDRIVES, rows)})

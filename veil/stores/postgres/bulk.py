@@ -28,7 +28,7 @@ from veil.stores.postgres.leases import DeleteOperation, ExtendOperation
 from veil.stores.postgres.messages import ReceiveOperation, SendOperation
 from veil.stores.postgres.pipeline import Q, Statement
 from veil.stores.postgres.transaction import LockedQueue, SharedOperation, Transaction, nothing
-from veil.stores.postgres.watermarks import SetOutFrom
+from veil.stores.postgres.watermarks import ScanStarts
 from veil.stores.sql import to_message
 
 _VISIBLE: Final = int(State.VISIBLE)
@@ -39,7 +39,7 @@ _TRIES_MAX: Final = 4  # before the operations go one by one
 def fits(engine: Engine, operation: SharedOperation) -> bool:
     """Whether the operation is of the common kind, on a queue whose operations may run side by side."""
     known = engine.queues.by_id.get(operation.queue.id)
-    if known is None or known.is_sequential or operation.gives_groups:
+    if known is None or known.is_sequential or operation.may_add_groups:
         return False
     if isinstance(operation, ReceiveOperation):
         if operation.attempt_id is not None or not operation.length_s(known.queue) or operation.count < 1:
@@ -58,14 +58,14 @@ def fits(engine: Engine, operation: SharedOperation) -> bool:
 async def run(engine: Engine, group: list[SharedOperation]) -> list[SharedOperation]:
     """Do the group, and give those back that are better done alone. Raises StoreError where it cannot be done."""
     for _ in range(_TRIES_MAX):
-        attempt = await engine.redo(lambda tx: _GroupAttempt.made(engine, tx, group))
+        attempt = await engine.retry(lambda tx: _GroupAttempt.made(engine, tx, group))
         if attempt.is_done:
             engine.lease_time.answered(group[0])
             for operation, answer in attempt.answers.items():
                 if not operation.answer.done():  # the caller may have gone away
                     operation.answer.set_result(answer)
             return [operation for operation in group if operation not in attempt.answers]
-        if attempt.is_odd:
+        if attempt.must_go_alone:
             break
         for state in attempt.due:
             await engine.run(nothing, Need([state.queue]))
@@ -94,14 +94,14 @@ class _GroupAttempt:
         self.answers: dict[SharedOperation, Any] = {}
         self.due: list[LockedQueue] = []  # to be settled before the next try
         self.is_done = False
-        self.is_odd = False  # to begin again would not help
+        self.must_go_alone = False  # to begin again would not help
         self._claims: list[_Claim] = []
         self._deletes: dict[int, list[DeleteOperation]] = {}
         self._extends: dict[int, list[ExtendOperation]] = {}
         self._sends: list[SendOperation] = []
         self._late: list[DeleteOperation] = []  # with receipts that do not hold an open lease
         self._moved = False
-        self._from_marks: SetOutFrom = {}
+        self._scan_starts: ScanStarts = {}
         self._claimed: dict[int, tuple[int, int] | None] = {}  # the first that was there, by queue
         self._need = Need.of(group)
         for operation in group:
@@ -125,22 +125,22 @@ class _GroupAttempt:
         wanted: Counter[int] = Counter()
         for claim in self._claims:
             wanted[claim.queue_id] += claim.wanted
-        self.is_odd = any(
+        self.must_go_alone = any(
             count > decide.in_flight_left(tx.states[queue_id].in_flight) for queue_id, count in wanted.items()
         )
-        if self.due or self.is_odd:
+        if self.due or self.must_go_alone:
             return self
         await self._apply(tx, answers)
         await engine.commit(tx)
         self.is_done = True
         for queue_id, first in self._claimed.items():
-            engine.watermarks.claimed(tx.states[queue_id], self._from_marks, first, tx.now_ms)
+            engine.watermarks.claimed(tx.states[queue_id], self._scan_starts, first, tx.now_ms)
         return self
 
     # ---- the first round trip
 
-    def _statements(self, from_marks: SetOutFrom) -> list[Statement]:
-        self._from_marks = from_marks
+    def _statements(self, scan_starts: ScanStarts) -> list[Statement]:
+        self._scan_starts = scan_starts
         statements = messages.find_sends(self._sends)
         for queue_id, deletes in self._deletes.items():
             receipts = [receipt for delete in deletes for receipt in delete.receipts]
@@ -173,7 +173,7 @@ class _GroupAttempt:
 
     def _statement(self, claim: _Claim, limit: int, bytes_max: int | None) -> Statement:
         clock_given = self._engine.given_now_ms() is not None
-        mark, _ = self._from_marks[claim.queue_id]
+        mark, _ = self._scan_starts[claim.queue_id]
         priority, seq = mark.scan_from
         named = {
             "queue": claim.queue_id,

@@ -1,9 +1,9 @@
-"""Group commit: what arrives while the connections are busy shares the next transaction.
+"""Group commit: operations that arrive while the connections are busy share the next transaction.
 
-Operations on plain standard queues go together whatever their queues are, in a few groups at a time. A FIFO queue, or one with
-groups, has a line of its own: there operations follow one another anyway, and one transaction holds as many as wait. An
-operation that is refused does not disturb the others; when a group fails for an odd reason, each of its members gets a
-transaction of its own, so that only those fail that cannot work.
+Operations on plain standard queues share groups across queues, and a few groups run at a time. A FIFO queue, or a queue with
+groups, has its own waiting line: its operations run one after another anyway, and one transaction takes all that wait. An
+operation that is refused does not affect the others. When a group fails for an unexpected reason, each operation is repeated in
+its own transaction, so that only those fail that cannot work.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ from veil.stores.postgres.transaction import SharedOperation, Transaction
 _log = logging.getLogger(__name__)
 
 GROUP_MAX: Final = 200  # operations
-# More at a time than one, so that one can be synced while the next is sent; few, so that groups are large.
+# More than one, so that one group is synced while the next is sent; few, so that groups are large.
 PLAIN_GROUPS: Final = 2
-# Operations that are worth a group beside the one under way; fewer wait for its end and become more: a transaction costs
-# node and database far more than an operation in it.
+# This many operations start a second group while one is running; fewer wait for its end and become more, because a
+# transaction costs node and database far more than an operation in it.
 BESIDE_FROM: Final = 16
-# Which they do no longer than this: the group may itself have to wait, for somebody's long transaction.
+# But no longer than this: the running group may itself be waiting for a long transaction.
 SMALL_GROUP_WAIT_S: Final = 0.02
 
 
 @dataclass(slots=True, eq=False)
 class WaitingLine:
-    """Operations that wait for the next group, how these are run, and how many of them are under way."""
+    """Operations that wait for the next group, how groups are run, and how many are running."""
 
     groups_max: int
     run: Callable[[list[SharedOperation]], Awaitable[None]]
     waiting: deque[SharedOperation] = field(default_factory=deque)
     running: int = 0
     scheduled: bool = False
-    held_back: bool = False  # a timer runs, after which also a small group sets out
+    held_back: bool = False  # a timer is running, after which even a small group starts
 
     def has_room(self) -> bool:
-        """Whether somebody waits, and another group may be under way."""
+        """Whether operations wait and another group may start."""
         return bool(self.waiting) and self.running < self.groups_max
 
     def is_worth_a_group(self) -> bool:
-        """Whether the next group may set out now; a small one waits while another is under way, and grows."""
+        """Whether the next group is large enough to start now; a small one waits while another is running, and grows."""
         return self.running == 0 or len(self.waiting) >= BESIDE_FROM
 
 
 class PostgresGroupCommit:
-    """Runs operations in shared transactions; the answer of each comes once it is durable."""
+    """Runs operations in shared transactions, and answers each once it is durable."""
 
     def __init__(self, engine: Engine, stats: CommitStats) -> None:
         self._engine, self._stats = engine, stats
@@ -81,8 +81,8 @@ class PostgresGroupCommit:
     # ---- waiting
 
     def _look(self, line: WaitingLine) -> None:
-        """Let a group set out at the end of the loop's turn, so that what arrives together goes together; or after a while,
-        where it is too small to be worth one beside the group under way."""
+        """Start a group at the end of the event loop's turn, so that operations that arrive together run together; or after a
+        short wait, if it is too small to run beside the current one."""
         if line.scheduled or not line.has_room():
             return
         loop = asyncio.get_running_loop()
@@ -108,16 +108,16 @@ class PostgresGroupCommit:
     def _start_group(self, line: WaitingLine) -> None:
         size = min(GROUP_MAX, len(line.waiting))
         if size > BESIDE_FROM:
-            # Side by side: while the database works on one, the rules are applied to another.
+            # Concurrent groups: while the database works on one, the rules are applied to another.
             size = -(-size // (line.groups_max - line.running))
         group = [line.waiting.popleft() for _ in range(size)]
         line.running += 1
-        self._engine.lease_time.waits(group[0], TroubleKind.DATABASE, self._engine.heard_ms)
+        self._engine.lease_time.waits(group[0], TroubleKind.DATABASE, self._engine.database_ms)
         task = asyncio.create_task(self._answer_all(line, group))
         self._tasks.add(task)
 
         def hangs(error: StoreUnavailable) -> None:
-            """Whoever waits for it is told so, and whoever waits behind it, again and again."""
+            """Fail the operations of the group and, if no other group can start, those waiting behind it."""
             self._fail(group, error)
             if line.running == line.groups_max:
                 self._fail([*line.waiting], error)
@@ -138,11 +138,11 @@ class PostgresGroupCommit:
         self._look(line)
 
     async def _answer_all(self, line: WaitingLine, group: list[SharedOperation]) -> None:
-        """Run the group; whatever happens, none of it is left without an answer."""
+        """Run the group; whatever happens, every operation gets an answer."""
         try:
             await self._timed(line, group)
         except Exception as error:
-            _log.exception("a group of operations failed in a way that is not known")
+            _log.exception("a group of operations failed unexpectedly")
             self._fail(group, error)
         finally:
             self._fail(group, StoreUnavailable("the node stopped before the operation was done"))
@@ -153,7 +153,7 @@ class PostgresGroupCommit:
             await line.run(group)
         except VeilError as error:
             if isinstance(error, StoreUnavailable) or len(group) == 1:
-                # Nobody knows what has become of the group, or there is nobody to be spared.
+                # The outcome is unknown, or there are no other operations to save.
                 self._fail(group, error)
             else:
                 await self._one_by_one(group, error)
@@ -172,7 +172,7 @@ class PostgresGroupCommit:
     async def _run_plain(self, group: list[SharedOperation]) -> None:
         aside = await bulk.run(self._engine, group)
         for operation in aside:
-            # Its queue is no longer plain, or something about it is out of the ordinary.
+            # Its queue is no longer plain, or the operation needs special treatment.
             await self._alone(operation)
 
     async def _run_in_order(self, group: list[SharedOperation]) -> None:
@@ -202,7 +202,7 @@ class PostgresGroupCommit:
                 operation.answer.set_result(answers[place])
 
     async def _one_by_one(self, group: list[SharedOperation], cause: VeilError) -> None:
-        _log.warning("a group of %d operations is redone one by one: %s", len(group), cause)
+        _log.warning("a group of %d operations is repeated one by one: %s", len(group), cause)
         for operation in group:
             if not operation.answer.done():
                 await self._alone(operation)

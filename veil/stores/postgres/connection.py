@@ -87,7 +87,7 @@ def _of_uri(given: str) -> Dsn:
 # ---- what PostgreSQL reports, in the words of the store
 
 # The transaction was rolled back as a whole, and the next try may well succeed.
-REDOABLE = (errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation)
+RETRYABLE = (errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation)
 # Somebody else is in charge now, or will be: the node asks again on another connection. A pooler whose server is away ends its
 # clients by the code of a protocol violation.
 _MOVED = (
@@ -107,7 +107,7 @@ def is_lost(error: BaseException) -> bool:
     return isinstance(error, psycopg.OperationalError) and error.sqlstate is None
 
 
-def in_our_words(error: Exception) -> StoreError:
+def as_store_error(error: Exception) -> StoreError:
     """The same as a StoreError."""
     if isinstance(error, PoolTimeout | PoolClosed):
         return StoreUnavailable("no connection to PostgreSQL could be had in time")
@@ -135,7 +135,7 @@ class DatabaseClock:
         # Until the first answer the machine's own clock will do: nobody has asked anything yet.
         self._offset_ms = time.time_ns() // 1_000_000 - _elapsed_ms()
 
-    def heard(self, now_ms: int) -> None:
+    def set_time(self, now_ms: int) -> None:
         """An answer said what time it is there."""
         # A little ago by now: the estimate is behind by less than a round trip, so that a timer rather comes late.
         self._offset_ms = now_ms - _elapsed_ms()

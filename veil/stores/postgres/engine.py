@@ -1,9 +1,9 @@
 """Runs the operations of the store, each in one transaction on a connection of the pool.
 
-An operation names the queues that it is about. Their locks are taken first, in rising order: shared where operations may
-run side by side, exclusive where they must follow one another (FIFO queues, queues with groups, edits). What is due in the
-queues happens before the operation looks. A transaction that PostgreSQL gave up for reasons of its own is redone; once
-COMMIT was sent on a connection that broke, nobody knows, and the caller is told so.
+An operation names its queues. Their locks are taken first, in ascending order: shared if operations may run concurrently,
+exclusive if they must run one after another (FIFO queues, queues with groups, edits). Whatever is due in the queues is settled
+before the operation reads anything. A transaction that PostgreSQL aborted (deadlock, collision) is retried. If the connection
+breaks after COMMIT was sent, the outcome is unknown, and the caller gets StoreUnavailable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from veil.core.errors import StoreUnavailable, VeilError
 from veil.core.event import EventRecorder
 from veil.core.queue import Queue, QueueKey
 from veil.stores.postgres import outbox, queues
-from veil.stores.postgres.connection import REDOABLE, DatabaseClock, in_our_words, is_lost, write_notice
+from veil.stores.postgres.connection import RETRYABLE, DatabaseClock, as_store_error, is_lost, write_notice
 from veil.stores.postgres.leases import settle
 from veil.stores.postgres.pipeline import PipelinedConnection, Q, Statement
 from veil.stores.postgres.transaction import (
@@ -39,7 +39,7 @@ from veil.stores.postgres.transaction import (
     Transaction,
     nothing,
 )
-from veil.stores.postgres.watermarks import Dues, SetOutFrom, Watermarks
+from veil.stores.postgres.watermarks import DueTimes, ScanStarts, Watermarks
 from veil.stores.store import StoreEvents
 
 T = TypeVar("T")
@@ -48,33 +48,34 @@ Pool = AsyncConnectionPool[PipelinedConnection]
 
 _log = logging.getLogger(__name__)
 
-REDONE_MAX: Final = 8
-# Connections that turn out to be dead are left for others this often: all of a pool may have died together.
+RETRIES_MAX: Final = 8
+# How many dead connections one operation replaces: all connections of a pool may have died together.
 LOST_MAX: Final = 12
 BACKOFF_S: Final = 0.02
 BACKOFF_MAX_S: Final = 0.5
 ASK_POOL_S: Final = 0.5
 SLOTS_PER_NODE: Final = 64
-# What is due may be in the hands of another node's transaction, which is over soon; one that hangs is not waited for much
-# longer. A transaction of this node is waited for until it is over.
+# Another node's transaction may be settling what is due. It usually ends soon; one that hangs is not waited for much longer.
+# A transaction of this node is waited for until it ends.
 PAUSES_S: Final = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
 
 COMPACT_AFTER: Final = 2_000  # changes
-# Everybody else waits behind it, so it gives up soon; another one will come.
+# All other operations of the queue wait behind it, so it gives up soon; there will be another try.
 COMPACT_WAIT_MS: Final = 50
 
-# Nothing takes so long but a COMMIT that waits for a standby which is not there, or a peer that is gone: whoever waits is
-# told that nobody knows, before their own patience ends.
+# Only a COMMIT that waits for a missing standby, or a vanished peer, takes this long. Callers then get an error (outcome unknown)
+# before their own timeout ends.
 ANSWER_S: Final = 30.0
 _ANSWER_TURNS: Final = 10
-# When a node stops, for what is under way; nobody waits for its answer any more.
+# How long a stopping node waits for what is in progress; nobody waits for the answers any more.
 DRAIN_S: Final = 10.0
 
 
 class AnswerTimer:
-    """Calls back with what to tell whoever has waited for so long, and after each such while again.
+    """Calls back with an error after ANSWER_S without an answer, and again after each further ANSWER_S.
 
-    It counts turns of a tenth: a process that stood still finds what was answered meanwhile before it takes it for missing.
+    It counts ten short timers instead of one long one: a process that was suspended reads the answers that arrived meanwhile
+    before it concludes that they are missing.
     """
 
     def __init__(self, call: Callable[[StoreUnavailable], None]) -> None:
@@ -97,7 +98,7 @@ class AnswerTimer:
 
 @asynccontextmanager
 async def answered_in_time() -> AsyncIterator[None]:
-    """Gives up what is waited for within; raises StoreUnavailable then."""
+    """Limit the time that the body may wait; raises StoreUnavailable when it is over."""
     given_up: list[StoreUnavailable] = []
     waiting = asyncio.timeout(None)
 
@@ -117,7 +118,7 @@ async def answered_in_time() -> AsyncIterator[None]:
 
 
 async def drained(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Return when none of them is under way, those that come meanwhile included; those that hang are given up."""
+    """Return when all tasks have ended, including those added meanwhile; tasks that hang are cancelled."""
     until_s = time.monotonic() + DRAIN_S
     while tasks:
         _, hanging = await asyncio.wait(tasks, timeout=max(0.0, until_s - time.monotonic()))
@@ -126,27 +127,27 @@ async def drained(tasks: Collection[asyncio.Task[Any]]) -> None:
         await asyncio.gather(*hanging, return_exceptions=True)
 
 
-class Begun(Enum):
-    """What became of the beginning of a transaction."""
+class BeginResult(Enum):
+    """How the start of a transaction ended."""
 
     READY = auto()
-    AGAIN = auto()  # other locks are needed, or so much was due that it was committed on its own
-    OTHERS = auto()  # another transaction lets happen what is due, and this one would not see it
+    RETRY = auto()  # other locks are needed, or so much was due that it was committed separately
+    WAIT = auto()  # another transaction is settling what is due, and this one would not see the result
 
 
 class Need(NamedTuple):
-    """What a transaction is about."""
+    """What a transaction needs."""
 
     queues: Sequence[Queue | QueueKey] = ()
     exclusive: bool = False
-    takes: int = 0  # so many messages at most are put in flight
-    numbers: int = 0  # of the counter, for order keys
+    takes: int = 0  # the most messages that it may put in flight
+    numbers: int = 0  # how many counter values it needs for order keys
 
     @classmethod
     def of(cls, group: Sequence[SharedOperation]) -> Need:
-        """What operations need that share a transaction."""
+        """What the operations of a shared transaction need together."""
         queues = {operation.queue.id: operation.queue for operation in group}
-        exclusive = any(operation.gives_groups for operation in group)
+        exclusive = any(operation.may_add_groups for operation in group)
         takes, numbers = sum(each.takes for each in group), sum(each.numbers for each in group)
         return cls([*queues.values()], exclusive, takes, numbers)
 
@@ -164,16 +165,16 @@ class Locks(NamedTuple):
         return set(other.ids) <= set(self.ids) and (self.exclusive or not other.exclusive)
 
 
-def no_statements(from_marks: SetOutFrom) -> Sequence[Statement]:
-    """Nothing goes along with BEGIN."""
+def no_statements(scan_starts: ScanStarts) -> Sequence[Statement]:
+    """No statements are sent along with BEGIN."""
     return ()
 
 
 class ReconnectBackoff:
-    """Whoever wants a connection waits a little after a new one was lost before it did anything, longer from time to time.
+    """Delays the next connection, longer each time, after a new connection was lost before it did any work.
 
-    A pooler opens a connection at once and closes it at the first statement while its database is away: without a pause that is
-    thousands of them in a failover. Old ones that were lost together are no reason to wait.
+    While its database is down, a pooler accepts a connection at once and closes it at the first statement. Without a delay a
+    failover would cause thousands of connections. Established connections that are lost together cause no delay.
     """
 
     def __init__(self) -> None:
@@ -181,25 +182,25 @@ class ReconnectBackoff:
         self._until_s = 0.0
 
     async def over(self) -> None:
-        """Return when it may be tried again."""
+        """Wait until the next try is allowed."""
         if (wait_s := self._until_s - time.monotonic()) > 0:
             await asyncio.sleep(wait_s)
 
     def lost(self, connection: PipelinedConnection) -> None:
-        """The connection is gone."""
+        """Note that the connection was lost."""
         now_s = time.monotonic()
         if not connection.has_worked and now_s >= self._until_s:
             self._until_s = now_s + min(BACKOFF_S * 2**self._losses, BACKOFF_MAX_S)
             self._losses = min(self._losses + 1, 10)
 
     def worked(self, connection: PipelinedConnection) -> None:
-        """Something was done by the connection."""
+        """Note that the connection did some work."""
         connection.has_worked = True
         self._losses = 0
 
 
 class Engine:
-    """The frame of the operations; see the module's text."""
+    """Begins, settles, retries and commits transactions; see the module docstring."""
 
     def __init__(
         self,
@@ -212,34 +213,33 @@ class Engine:
     ) -> None:
         self.pool = pool
         self.queues = KnownQueues()
-        self.dues = Dues()
+        self.due_times = DueTimes()
         self.watermarks = Watermarks()
         self.compaction = CountCompaction(self)
         self.bound = bound
         self.recording = recording
         self.events: Callable[[], StoreEvents]
-        self.node = 0  # this node's number
-        self.others = 1  # which are alive; until they were counted there may be one
-        self._half_full: set[int] = set()  # queues with more than half of what may be in flight
-        self.is_told = False  # what other nodes say reaches us
+        self.node = 0  # this node's own number
+        self.other_nodes = 1  # other nodes that are alive; until they are counted, assume one
+        self._half_full: set[int] = set()  # queues that use more than half of the in-flight limit
+        self.is_listening = False  # notifications of other nodes reach this one
         self.clock: Clock = DatabaseClock() if clock is None else clock
         self.lease_time = LeaseTime(self.clock, is_on=lease_grace)
         self._backoff = ReconnectBackoff()
-        self.heard_ms = 0  # what time it was in the database when it last answered
-        self._slept = False
+        self.database_ms = 0  # the database's time when it last answered
+        self._was_away = False
         self._turns = asyncio.Semaphore(pool.max_size)
         self._free_slots = list(range(SLOTS_PER_NODE))
-        # Those that let happen what is due, until their end.
+        # Transactions that are settling what is due, until they end.
         self._settling: dict[Transaction, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._learning: asyncio.Task[None] | None = None
-        self._next_learning: asyncio.Task[None] | None = None
+        self._refresh: asyncio.Task[None] | None = None
+        self._next_refresh: asyncio.Task[None] | None = None
 
     async def run(self, work: Work[T], need: Need = NO_QUEUES) -> T:
         """Do the work in one transaction, durable when this returns.
 
-        The work may be begun several times, until it has happened once. Whoever waits for it may go away: it is finished
-        all the same.
+        The work may be started several times until it is committed once. If the caller is cancelled, it is finished anyway.
         """
         task = asyncio.ensure_future(self._do(work, need))
         self._tasks.add(task)
@@ -250,44 +250,45 @@ class Engine:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # looked at, in case nobody waits for it any more
+            task.exception()  # retrieved, in case nobody waits for it any more
 
     async def drain(self) -> None:
-        """Return when nothing is under way."""
+        """Return when nothing is in progress."""
         await drained(self._tasks)
 
-    async def learn(self) -> None:
-        """Bring what is known of the queues up to date."""
+    async def refresh_queues(self) -> None:
+        """Update this node's knowledge of the queues."""
         await self.run(nothing)
 
-    async def learn_together(self) -> None:
-        """The same for everybody who asks while another is under way, by one that begins after they have asked."""
-        if self._next_learning is None:
-            self._next_learning = asyncio.ensure_future(self._learn_after(self._learning))
-            self._tasks.add(self._next_learning)
-            self._next_learning.add_done_callback(self._ended)
-        await asyncio.shield(self._next_learning)
+    async def refresh_queues_together(self) -> None:
+        """`refresh_queues` for many callers at once: those who ask while one is running share the next one, which starts after
+        they have asked."""
+        if self._next_refresh is None:
+            self._next_refresh = asyncio.ensure_future(self._refresh_after(self._refresh))
+            self._tasks.add(self._next_refresh)
+            self._next_refresh.add_done_callback(self._ended)
+        await asyncio.shield(self._next_refresh)
 
-    async def _learn_after(self, under_way: asyncio.Task[None] | None) -> None:
+    async def _refresh_after(self, under_way: asyncio.Task[None] | None) -> None:
         if under_way is not None:
             await asyncio.wait([under_way])
-        self._learning, self._next_learning = self._next_learning, None
-        await self.learn()
+        self._refresh, self._next_refresh = self._next_refresh, None
+        await self.refresh_queues()
 
     def renewals_wait(self) -> AbstractContextManager[None]:
-        """Something is asked of the database meanwhile that renewals need, and every node all the time: while it is away, they
-        wait here, whether anybody's has come so far or not."""
-        return self.lease_time.waiting(TroubleKind.DATABASE, self.heard_ms)
+        """The body asks the database for something that every renewal needs too: while the database is down, renewals count as
+        waiting, whether or not one has arrived."""
+        return self.lease_time.waiting(TroubleKind.DATABASE, self.database_ms)
 
-    async def learn_in(self, tx: Transaction) -> None:
-        """The same within a transaction."""
-        if self._slept:
-            # What was deleted so long ago may have left no trace.
-            self._slept = False
-            self.queues.learn_anew(await tx.rows(Q.living_queues))
+    async def refresh_queues_in(self, tx: Transaction) -> None:
+        """`refresh_queues` within a transaction."""
+        if self._was_away:
+            # Queues deleted that long ago may have left no row behind.
+            self._was_away = False
+            self.queues.reload(await tx.rows(Q.living_queues))
         else:
-            self.queues.learn(await tx.rows(Q.changed_queues, {"epoch": self.queues.epoch}))
-        self.watermarks.clear()  # a retention may be another one now
+            self.queues.update(await tx.rows(Q.changed_queues, {"epoch": self.queues.epoch}))
+        self.watermarks.clear()  # a retention may have changed
 
     # ---- one transaction
 
@@ -295,49 +296,49 @@ class Engine:
         paused = 0
         while True:
             is_last = paused == len(PAUSES_S)
-            begun, ours, result = await self.redo(partial(self._attempt, work, need, is_last))
-            if begun is Begun.READY:
+            begun, ours, result = await self.retry(partial(self._attempt, work, need, is_last))
+            if begun is BeginResult.READY:
                 return result[0]
-            # Without the locks and the connection, which others can use.
+            # Wait without holding locks or a connection.
             if ours:
                 await asyncio.wait(ours)
-            elif begun is Begun.OTHERS:
+            elif begun is BeginResult.WAIT:
                 await asyncio.sleep(PAUSES_S[paused])
                 paused += 1
 
     async def _attempt(
         self, work: Work[T], need: Need, is_last: bool, tx: Transaction
-    ) -> tuple[Begun, list[asyncio.Future[None]], list[T]]:
-        begun = Begun.AGAIN if await self.begin(tx, need) is None else await self._settle(tx)
-        ours = self._settling_beside(tx) if begun is Begun.OTHERS else []
-        if begun is Begun.OTHERS and not ours and is_last:
-            begun = Begun.READY
-        result = [await work(tx)] if begun is Begun.READY else []
-        if begun is not Begun.AGAIN:
-            await self.commit(tx)  # where others are about something due, what of it was ours
+    ) -> tuple[BeginResult, list[asyncio.Future[None]], list[T]]:
+        begun = BeginResult.RETRY if await self.begin(tx, need) is None else await self._settle(tx)
+        ours = self._settling_beside(tx) if begun is BeginResult.WAIT else []
+        if begun is BeginResult.WAIT and not ours and is_last:
+            begun = BeginResult.READY
+        result = [await work(tx)] if begun is BeginResult.READY else []
+        if begun is not BeginResult.RETRY:
+            await self.commit(tx)  # when others are settling too, this commits our part of it
         return begun, ours, result
 
-    async def redo(self, attempt: Work[T]) -> T:
-        """What the attempt comes to in a transaction, begun anew where PostgreSQL gave it up for reasons of its own, or the
-        connection was lost before COMMIT; raises StoreError."""
-        redone = lost = 0
+    async def retry(self, attempt: Work[T]) -> T:
+        """The result of the attempt in a transaction, retried if PostgreSQL aborted it or the connection was lost before COMMIT;
+        raises StoreError."""
+        retries = lost = 0
         while True:
             async with self.transaction() as tx:
-                tx.redone = redone
+                tx.retries = retries
                 try:
                     return await attempt(tx)
-                except REDOABLE as error:
-                    redone += 1
-                    if redone > REDONE_MAX:
-                        raise in_our_words(error) from error
-                    _log.debug("a transaction is redone: %s", error)
+                except RETRYABLE as error:
+                    retries += 1
+                    if retries > RETRIES_MAX:
+                        raise as_store_error(error) from error
+                    _log.debug("a transaction is retried: %s", error)
                 except (psycopg.Error, OSError) as error:
                     lost += 1
                     if tx.is_ending or not is_lost(error) or lost > LOST_MAX:
-                        raise in_our_words(error) from error
+                        raise as_store_error(error) from error
 
     def _settling_beside(self, tx: Transaction) -> list[asyncio.Future[None]]:
-        """The ends of this node's other transactions that let happen what is due in the same queues."""
+        """Futures for the end of this node's other transactions that are settling the same queues."""
         return [
             end
             for other, end in self._settling.items()
@@ -346,10 +347,9 @@ class Engine:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        """A transaction to be begun on a connection of its own, undone unless it is committed; raises StoreUnavailable.
+        """A transaction on its own connection, rolled back unless it is committed; raises StoreUnavailable.
 
-        Who finds every connection busy waits for a turn here, however long that takes: the pool's own patience is for a
-        database that is away.
+        If all connections are busy, this waits for one without a time limit: the pool's timeout is for a database that is down.
         """
         async with self._turns:
             try:
@@ -357,7 +357,7 @@ class Engine:
                     await self._backoff.over()
                     connection = await self._connection()
             except (PoolTimeout, PoolClosed, psycopg.OperationalError) as error:
-                raise in_our_words(error) from error
+                raise as_store_error(error) from error
             slot = self._free_slots.pop()
             recorder = EventRecorder() if self.recording else None
             tx = Transaction(connection, self.node * SLOTS_PER_NODE + slot, recorder, self.lease_time)
@@ -366,18 +366,18 @@ class Engine:
             finally:
                 self._free_slots.append(slot)
                 try:
-                    await self._let_go(connection)
+                    await self._return_connection(connection)
                 finally:
                     if (end := self._settling.pop(tx, None)) is not None:
                         end.set_result(None)
                     if tx.has_claimed:
-                        # What it had claimed is visible as before; others may have passed it by.
+                        # What it had claimed is visible again; others may have skipped it.
                         self.watermarks.clear()
 
     async def _connection(self) -> PipelinedConnection:
-        """One of the pool's, asked for again and again: the pool gives up connecting long before those who wait for it, and
-        begins anew for the next who asks."""
-        # Not by the clock: the process may have stood still.
+        """A connection of the pool, asked for in several short tries: the pool stops reconnecting early, and starts again for the
+        next request."""
+        # Count tries instead of time: the process may have been suspended.
         tries_left = round(self.pool.timeout / ASK_POOL_S)
         asking = asyncio.current_task()
         assert asking is not None
@@ -390,16 +390,16 @@ class Engine:
                 if tries_left <= 0:
                     raise
                 continue
-            # The pool waits by wait_for, which in Python 3.11 loses a cancellation that comes together with its answer: a
-            # heartbeat that was told to end would go on, and the store wait for it at its end without end.
+            # The pool uses wait_for, which in Python 3.11 loses a cancellation that arrives together with the result: a cancelled
+            # heartbeat would go on, and closing the store would wait for it forever.
             if asking.cancelling() > cancellations:
                 await self.pool.putconn(connection)
                 raise asyncio.CancelledError
             return connection
 
     def locks(self, need: Need) -> Locks:
-        """What a transaction has to lock, as far as is known; who takes messages may send spent ones to the queues' own dead
-        letters."""
+        """What a transaction must lock, as far as is known. A receive may move spent messages, so it also locks the dead-letter
+        queues."""
         found = [known for each in need.queues if (known := self._known(each)) is not None]
         exclusive = need.exclusive or (need.takes > 0 and self._may_fill(found, need.takes))
         if need.takes:
@@ -413,10 +413,10 @@ class Engine:
         return Locks(ids, exclusive or any(each.is_sequential for each in found))
 
     def _may_fill(self, found: Sequence[KnownQueue], takes: int) -> bool:
-        """Whether receives side by side could pass the limit of messages in flight together: each sees what others have
-        committed, not what they are about to take. So beyond half of the limit they follow one another, and so do those
-        which could fill the other half if every connection of every node took as many."""
-        at_once = self.pool.max_size * (self.others + 1)
+        """Whether concurrent receives could together exceed the in-flight limit: each sees what others have committed, not
+        what they are about to take. So receives run one after another once a queue uses half of the limit, or if they could
+        fill the other half when every connection of every node takes as many."""
+        at_once = self.pool.max_size * (self.other_nodes + 1)
         is_large = takes * at_once > limits.IN_FLIGHT_MAX // 2
         return is_large or any(known.queue.id in self._half_full for known in found)
 
@@ -426,14 +426,14 @@ class Engine:
         return self.queues.by_key.get(queue)
 
     async def begin(
-        self, tx: Transaction, need: Need, also: Callable[[SetOutFrom], Sequence[Statement]] = no_statements
+        self, tx: Transaction, need: Need, also: Callable[[ScanStarts], Sequence[Statement]] = no_statements
     ) -> list[list[Any]] | None:
-        """Open the transaction and learn how its queues stand; what the statements that went along found. None: to be begun
-        again, since it needs other locks, or what went along was based on what is no longer so."""
+        """Open the transaction, read the state of its queues, and return the rows of the statements sent along. None means: begin
+        again, because it needs other locks or the statements were based on outdated knowledge."""
         locks, epoch = self.locks(need), self.queues.epoch
         asked, began_s = self.wanted_of(locks.ids), time.monotonic()
-        from_marks = self.watermarks.set_out_from(locks.ids)
-        statements = also(from_marks)
+        scan_starts = self.watermarks.scan_starts(locks.ids)
+        statements = also(scan_starts)
         tx.has_claimed = bool(statements)
         looks, answers = await tx.begin(
             locks.ids,
@@ -443,45 +443,45 @@ class Engine:
             looks=asked,
             also=statements,
         )
-        self._heard(tx)
+        self._note_time(tx)
         if tx.epoch > self.queues.epoch:
-            await self.learn_in(tx)
-        is_stale = self.watermarks.are_stale(looks, from_marks)
+            await self.refresh_queues_in(tx)
+        is_stale = self.watermarks.are_stale(looks, scan_starts)
         if statements and (is_stale or self.queues.epoch != epoch):
             return None
         if is_stale:
             asked = self.wanted_of(locks.ids)
             looks = [QueueLook(*row) for row in await tx.rows(Q.look_at_queues, asked)]
-        self._know(tx, looks, asked, time.monotonic() - began_s)
-        # Also when another transaction has learnt it meanwhile.
+        self._load_states(tx, looks, asked, time.monotonic() - began_s)
+        # Another transaction may have refreshed the queues meanwhile.
         return answers if locks.covers(self.locks(need)) else None
 
     def wanted_of(self, ids: Sequence[int]) -> dict[str, list[Any]]:
-        """The arguments of `look_at_queues` at the beginning of a transaction. What wakes next is looked for where the instant
-        that was known is over; otherwise only what is due, since what lies ahead may be hidden under many dead rows."""
+        """The arguments of `look_at_queues` at the start of a transaction. The next wake is searched for only if the known one
+        has passed; otherwise only what is due, because finding a later one may mean reading many dead rows."""
         now_ms = self.clock.now_ms()
         return {
             **self.watermarks.wanted(ids, now_ms),
-            "wants_next": [self.dues.has_passed(queue_id, now_ms) for queue_id in ids],
+            "wants_next": [self.due_times.has_passed(queue_id, now_ms) for queue_id in ids],
         }
 
-    def _heard(self, tx: Transaction) -> None:
-        """Take note of what time it is."""
-        if tx.now_ms - self.heard_ms > queues.TOMBSTONE_MS // 2:
-            self._slept = True
-        self.heard_ms = tx.now_ms
+    def _note_time(self, tx: Transaction) -> None:
+        """Note the database's time."""
+        if tx.now_ms - self.database_ms > queues.TOMBSTONE_MS // 2:
+            self._was_away = True
+        self.database_ms = tx.now_ms
         if isinstance(self.clock, DatabaseClock):
             tx.wall_ms = tx.now_ms
-            self.clock.heard(tx.now_ms)
+            self.clock.set_time(tx.now_ms)
         else:
             tx.wall_ms = self.clock.wall_ms()
 
-    def _know(
+    def _load_states(
         self, tx: Transaction, looks: Sequence[QueueLook], asked: dict[str, list[Any]], took_s: float
     ) -> None:
-        """Give the transaction the states of its queues."""
+        """Put the states of its queues into the transaction."""
         for look in looks:
-            # A queue that was deleted since has no state: whoever asks for it hears so.
+            # A queue that was deleted since has no state: `state_of` raises QueueMissing.
             if (known := self.queues.by_id.get(look.queue_id)) is not None:
                 state = LockedQueue(known.queue, known.scope, known.has_groups, known.purged_at_ms)
                 state.looked_at(look, ahead=asked["wants_next"][asked["ids"].index(look.queue_id)])
@@ -493,19 +493,19 @@ class Engine:
                 tx.states[state.id] = tx.by_key[known.queue.key] = state
 
     @property
-    def has_company(self) -> bool:
-        """Whether other nodes are alive, who want to be told."""
-        return self.others > 0
+    def has_other_nodes(self) -> bool:
+        """Whether other nodes are alive and need notifications."""
+        return self.other_nodes > 0
 
     def given_now_ms(self) -> int | None:
-        """The instant that a transaction begins at; None: the database says."""
+        """The instant at which a transaction begins; None if the database decides."""
         return None if isinstance(self.clock, DatabaseClock) else self.clock.now_ms()
 
-    async def _settle(self, tx: Transaction) -> Begun:
-        """Let happen what is due; commit it on its own where that was much."""
+    async def _settle(self, tx: Transaction) -> BeginResult:
+        """Settle what is due; commit it separately if it was much."""
         due = [state for state in tx.states.values() if state.next_due_ms <= tx.now_ms]
         if not due:
-            return Begun.READY
+            return BeginResult.READY
         more = False
         self._settling[tx] = asyncio.get_running_loop().create_future()
         for state in due:
@@ -513,53 +513,53 @@ class Engine:
             tx.write_groups(state)
         if more:
             await self.commit(tx)
-            return Begun.AGAIN
+            return BeginResult.RETRY
         await queues.look_ahead(tx, due)
         if any(state.next_due_ms <= tx.now_ms for state in due):
-            return Begun.OTHERS
-        return Begun.READY
+            return BeginResult.WAIT
+        return BeginResult.READY
 
     async def commit(self, tx: Transaction) -> None:
-        """End the transaction, and tell everybody what has happened."""
+        """Commit the transaction and announce what happened."""
         for state in tx.states.values():
             tx.write_groups(state)
         outbox.write(tx, self.bound)
-        if self.has_company:
-            await tx.hear()  # which groups can be served: the others are to be told with COMMIT
+        if self.has_other_nodes:
+            await tx.flush()  # learn which groups can be served: the notification goes with COMMIT
         await tx.commit(self._notification(tx))
         tx.has_claimed = False
         self.lease_time.done()
         self._backoff.worked(tx.connection)
         for state in tx.states.values():
-            self.dues.note(state.id, state.next_due_ms, tx.now_ms, looked_ahead=state.looked_ahead)
+            self.due_times.note(state.id, state.next_due_ms, tx.now_ms, looked_ahead=state.looked_ahead)
             self.watermarks.committed(state, tx.now_ms)
             self.compaction.look(state)
         events = self.events()
         events.due_sooner()
-        for (event, queue_id), count in tx.happened.items():
+        for (event, queue_id), count in tx.announcements.items():
             if event == AVAILABLE:
                 events.messages_available(queue_id, count)
             else:
                 events.counted(event, queue_id, count)
         if tx.new_epoch is not None:
-            # Whoever made, edited or deleted a queue here finds it so here at once.
-            await self.learn_in(tx)
+            # A caller that created, edited or deleted a queue on this node must see the change here at once.
+            await self.refresh_queues_in(tx)
 
     def _notification(self, tx: Transaction) -> list[Statement]:
-        """What other nodes are told: which queues have something, and whether queues have changed."""
-        if not self.has_company:
+        """The notification for other nodes: which queues have messages, and whether queues have changed."""
+        if not self.has_other_nodes:
             return []
-        wakes = {queue_id: n for (event, queue_id), n in tx.happened.items() if event == AVAILABLE}
+        wakes = {queue_id: n for (event, queue_id), n in tx.announcements.items() if event == AVAILABLE}
         if not wakes and tx.new_epoch is None:
             return []
         return [(Q.notify, {"payload": write_notice(self.node, tx.new_epoch, wakes)})]
 
-    async def _let_go(self, connection: PipelinedConnection) -> None:
+    async def _return_connection(self, connection: PipelinedConnection) -> None:
         if connection.closed or connection.broken:
             self._backoff.lost(connection)
-            self.lease_time.waits(connection, TroubleKind.DATABASE, self.heard_ms)
+            self.lease_time.waits(connection, TroubleKind.DATABASE, self.database_ms)
             self.lease_time.failed(connection)
-            connection.pgconn.finish()  # its buffers would stay until the next look for garbage, which is rare
+            connection.pgconn.finish()  # otherwise its buffers stay until the next garbage collection, which is rare
             await self.pool.putconn(connection)
             return
         try:
@@ -570,21 +570,20 @@ class Engine:
         await self.pool.putconn(connection)
 
     async def ask(self, query: str, arguments: dict[str, Any]) -> list[Any]:
-        """The rows of one statement, by itself and outside of everything."""
+        """The rows of one statement in a transaction of its own."""
         try:
             async with answered_in_time(), self.transaction() as tx:
                 return await tx.rows(query, arguments)
         except (psycopg.Error, OSError) as error:
-            raise in_our_words(error) from error
+            raise as_store_error(error) from error
 
 
 class CountCompaction:
-    """Folds the counts of a queue into one row of a new generation, beside the operations, where a transaction saw that many
-    changes.
+    """Compacts the counts of a queue into one row of a new generation, in the background, after many changes.
 
-    Every transaction adds to a row of the counts. PostgreSQL keeps the former states of a row for as long as any transaction
-    might want to see them, and whoever reads the row goes through them. Under a long transaction that would be every state
-    since it began; by generations it is those of the present one, a few thousand at most.
+    Every transaction updates a row of the counts. PostgreSQL keeps the old versions of a row for as long as any transaction
+    might need them, and every reader goes through them. During a long transaction that would be all versions since it began;
+    with generations it is only those of the current one, a few thousand at most.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -592,14 +591,14 @@ class CountCompaction:
         self._under_way: dict[int, asyncio.Task[None]] = {}
 
     def look(self, state: LockedQueue) -> None:
-        """Take note of how often the counts were changed."""
+        """Start a compaction if the counts were changed often enough."""
         if state.generation_changes >= COMPACT_AFTER and state.id not in self._under_way:
             task = asyncio.create_task(self._compact(state.id))
             self._under_way[state.id] = task
             task.add_done_callback(lambda _: self._under_way.pop(state.id))
 
     async def drain(self) -> None:
-        """Return when none is under way."""
+        """Return when no compaction is in progress."""
         await drained(self._under_way.values())
 
     async def _compact(self, queue_id: int) -> None:

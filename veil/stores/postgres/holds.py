@@ -36,7 +36,7 @@ class StoredHold(NamedTuple):
 
 async def open_stream(tx: Transaction, queue: Queue, stream: str, owner: str) -> None:
     """Make `owner` the stream's owner."""
-    tx.later(Q.open_stream, {**_named(tx, tx.state_of(queue), stream), "owner": owner})
+    tx.defer(Q.open_stream, {**_named(tx, tx.state_of(queue), stream), "owner": owner})
 
 
 async def receive_hold(
@@ -45,7 +45,7 @@ async def receive_hold(
     """What is under the name: taken now, or taken before and still there; None where it wants to be asked again (`take`)."""
     state = tx.state_of(queue)
     # The stream's row is locked with that: two who ask for the same name at once are not both the first.
-    [[(_, closed)], found] = await tx.many(
+    [[(_, closed)], found] = await tx.rows_of_each(
         (Q.use_stream, _named(tx, state, key.stream)), (Q.find_hold, _named_hold(state, key))
     )
     if key.batch <= closed:
@@ -110,7 +110,7 @@ async def delete_holds(
     state, tally = tx.state_of(queue), HoldTally()
     if not await _is_owned(tx, state, stream, owner):
         return HoldStep(tally, None)
-    tx.later(Q.close_stream, {**_named(tx, state, stream), "batch": up_to_batch})
+    tx.defer(Q.close_stream, {**_named(tx, state, stream), "batch": up_to_batch})
     holds, cursor = await _next_holds(tx, state, stream, after, up_to_batch)
     messages = await held_messages(tx, state, (member.seq for hold in holds for member in hold.members))
     for hold in holds:
@@ -121,7 +121,7 @@ async def delete_holds(
             decide.take_in(messages, effect)
             effects.append(effect)
         apply(tx, state, effects, caller)
-        tx.later(Q.drop_hold, _named_hold(state, hold.key))
+        tx.defer(Q.drop_hold, _named_hold(state, hold.key))
         deleted = sum(isinstance(effect, Deleted) for effect in effects)
         tally = tally.plus(HoldTally(deleted, hold.lost + len(hold.members) - deleted))
     return HoldStep(tally, cursor)
@@ -193,7 +193,7 @@ async def _is_owned(tx: Transaction, state: LockedQueue, stream: str, owner: str
 
 
 def _write(tx: Transaction, state: LockedQueue, key: HoldKey, lost: int, members: Sequence[Member]) -> None:
-    tx.later(Q.write_hold, {**_named_hold(state, key), "lost": lost, "members": encode_members(members)})
+    tx.defer(Q.write_hold, {**_named_hold(state, key), "lost": lost, "members": encode_members(members)})
 
 
 def _named(tx: Transaction, state: LockedQueue, stream: str) -> dict[str, Any]:

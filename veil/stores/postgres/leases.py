@@ -118,7 +118,7 @@ async def settle(tx: Transaction, state: LockedQueue) -> bool:
     named = {"queue": state.id, "limit": CHUNK}
     settings = state.queue.settings
     below = expired_below(tx.now_ms, settings.retention_s)
-    hidden, visible, [lease_time] = await tx.many(
+    hidden, visible, [lease_time] = await tx.rows_of_each(
         (Q.due, {**named, "now_ms": tx.now_ms}),
         (Q.expired, {**named, "below": below}),
         (Q.lease_time, {**SILENT, "now_ms": tx.now_ms}),

@@ -44,11 +44,11 @@ class SendOperation(SharedOperation):
 
     def __post_init__(self) -> None:
         self.numbers = len(self.new)
-        self.gives_groups = any(message.group is not None for message in self.new)
+        self.may_add_groups = any(message.group is not None for message in self.new)
 
     async def work(self, tx: Transaction) -> list[Sent]:
         asked = find_sends([self])
-        known = await tx.many(*asked) if asked else []
+        known = await tx.rows_of_each(*asked) if asked else []
         return (await send_all(tx, [self], *known))[0]
 
 
@@ -68,7 +68,7 @@ async def send_all(
         if until_ms > tx.now_ms:
             first[queue_id, retry_key] = _decode_sent(packed)
         else:
-            tx.later(Q.forget_send, {"queue": queue_id, "retry_key": retry_key, "now_ms": tx.now_ms})
+            tx.defer(Q.forget_send, {"queue": queue_id, "retry_key": retry_key, "now_ms": tx.now_ms})
     answers: list[list[Sent]] = []
     fresh: list[tuple[int, bytes, bytes]] = []
     rows: MessageRows = []
@@ -85,12 +85,12 @@ async def send_all(
     insert(tx, rows)
     if fresh:
         named = {"until_ms": tx.now_ms + REPEATED_SEND_MS}
-        tx.later(Q.remember_sends, {**named, **columns(("queues", "retry_keys", "sent"), fresh)})
+        tx.defer(Q.remember_sends, {**named, **columns(("queues", "retry_keys", "sent"), fresh)})
     return answers
 
 
 async def _store(tx: Transaction, state: LockedQueue, send: SendOperation, rows: MessageRows) -> list[Sent]:
-    if send.gives_groups and not state.has_groups:
+    if send.may_add_groups and not state.has_groups:
         await queues.give_groups(tx, state)
     known = await _known_duplicates(tx, state, send.new) if state.fifo else {}
     sent, stored = list[Sent](), list[Enqueued]()
@@ -111,7 +111,7 @@ async def _store(tx: Transaction, state: LockedQueue, send: SendOperation, rows:
     if first_sends:
         named = {"queue": state.id, "until_ms": tx.now_ms + DEDUPLICATION_MS}
         remembered = columns(("scopes", "dedup_ids", "seqs", "ids"), first_sends)
-        tx.later(Q.remember_duplicates, {**named, **remembered})
+        tx.defer(Q.remember_duplicates, {**named, **remembered})
     return sent
 
 
@@ -153,7 +153,7 @@ class ReceiveOperation(SharedOperation):
         if self.attempt_id is not None and messages:
             claims = _encode([(m.seq, m.delivery, m.due_at_ms) for m in messages])
             named = {"queue": state.id, "attempt": self.attempt_id, "until_ms": tx.now_ms + ATTEMPT_MS}
-            tx.later(Q.remember_attempt, {**named, "claims": claims})
+            tx.defer(Q.remember_attempt, {**named, "claims": claims})
         return messages
 
 
@@ -181,7 +181,7 @@ async def take(
         message.set_lease(effect.lease)
     if state.fifo and taken:
         groups = list(dict.fromkeys(message.group or "" for message in taken))
-        tx.later(Q.serve_groups, {"queue": state.id, "groups": groups})
+        tx.defer(Q.serve_groups, {"queue": state.id, "groups": groups})
         for group in groups:
             state.change_group(group)
     return None if budget.is_cut and not taken else taken
@@ -195,7 +195,7 @@ async def dead_letter(
         await queues.give_groups(tx, target)
     # A seq can only be taken there if the clock was set back; then the transaction fails, and the next one gives new ones.
     new_seqs = [message.seq for message in spent]
-    if target.fifo or tx.redone:
+    if target.fifo or tx.retries:
         new_seqs = [tx.seq(target, number) for number in await tx.numbers(len(spent))]
     moved = [
         decide.dead_letter(message, target.queue, seq) for message, seq in zip(spent, new_seqs, strict=True)

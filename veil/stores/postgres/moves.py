@@ -43,8 +43,8 @@ async def start(tx: Transaction, task: MoveTask, caller: Caller) -> MoveTask:
     plain = ("id", "rate_per_s", "status", "moved", "to_move", "started_wall_ms")
     row = {name: getattr(begun, name) for name in plain} | {"source": begun.source.arn}
     row |= {"destination": begun.destination.arn if begun.destination else None}
-    tx.later(Q.insert_move, {**row, "scan": encode_scan(begun.scan), "caller": encode_caller(caller)})
-    tx.later(Q.forget_moves, {"source": begun.source.arn})
+    tx.defer(Q.insert_move, {**row, "scan": encode_scan(begun.scan), "caller": encode_caller(caller)})
+    tx.defer(Q.forget_moves, {"source": begun.source.arn})
     return begun
 
 
@@ -97,7 +97,7 @@ async def find(tx: Transaction, task_id: str) -> MoveTask:
 
 def _advanced(tx: Transaction, task: MoveTask) -> MoveTask:
     progress = {"status": task.status, "moved": task.moved, "failure": task.failure}
-    tx.later(Q.advance_move, {"id": task.id, **progress, "scan": encode_scan(task.scan)})
+    tx.defer(Q.advance_move, {"id": task.id, **progress, "scan": encode_scan(task.scan)})
     return task
 
 

@@ -48,7 +48,7 @@ class Nodes:
         self._troubles: list[Trouble] = []  # which this node noticed, the latest of them
         self._noted = asyncio.Event()
         self._goes_on = False  # what others know of a trouble here is not all of it yet
-        self._told_ms = 0  # until when the owner knows of troubles
+        self._announced_ms = 0  # until when the owner knows of troubles
         self._is_usable = True  # the database, by the last beat
         engine.lease_time.on_trouble = self._note_trouble
 
@@ -96,7 +96,7 @@ class Nodes:
         async def work(tx: Transaction) -> None:
             ids = list(self._engine.queues.by_id)[:1]
             asked = {**self._engine.watermarks.as_known(ids, tx.now_ms), "wants_next": [False] * len(ids)}
-            await tx.many(
+            await tx.rows_of_each(
                 (Q.look_at_queues, asked), (Q.insert_messages, NO_MESSAGES), (Q.touch_node, self._known())
             )
 
@@ -109,7 +109,7 @@ class Nodes:
             await tx.rows(Q.lock_nodes)
             named = {"name": self.name, "dead_after_ms": DEAD_AFTER_MS}
             [(number,)] = await tx.rows(Q.take_number, named)
-            tx.later(Q.notify, {"payload": write_notice(number, None, {})})
+            tx.defer(Q.notify, {"payload": write_notice(number, None, {})})
             return int(number)
 
         self._engine.node = await self._engine.run(take_number)
@@ -118,14 +118,14 @@ class Nodes:
     async def _count_others(self) -> None:
         named = {"name": self.name, "dead_after_ms": DEAD_AFTER_MS}
         [(others,)] = await self._engine.ask(Q.others_alive, named)
-        self._engine.others = others
+        self._engine.other_nodes = others
 
     async def _beat(self) -> None:
         while True:
             # A trouble that is over here is told at once: the others' grace for it counts from when they know. And a node that
             # cannot be told any more looks at once whether the database is away.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(BEAT_S if self._engine.is_told else ALONE_BEAT_S):
+                async with asyncio.timeout(BEAT_S if self._engine.is_listening else ALONE_BEAT_S):
                     await self._noted.wait()
             self._noted.clear()
             try:
@@ -135,18 +135,18 @@ class Nodes:
                 if not await self._engine.ask(Q.beat, self._known()):
                     await self._join()  # we were taken for dead, and our number by another
                 await self._count_others()
-                if not self._engine.is_told or self._new_beats:
+                if not self._engine.is_listening or self._new_beats:
                     self._new_beats = max(0, self._new_beats - 1)
                     await self._wake_all()
                 await self._each_second()
-                self._tell_whether_usable(None)
+                self._log_availability(None)
             except StoreError as error:
-                self._tell_whether_usable(error)
+                self._log_availability(error)
             except Exception:
                 # Whatever it was: a node whose heart stands still is taken for dead, and no lease lapses any more.
                 _log.exception("a heartbeat failed")
 
-    def _tell_whether_usable(self, error: StoreError | None) -> None:
+    def _log_availability(self, error: StoreError | None) -> None:
         """One line when the database goes away and one when it is back, however many connections that concerns."""
         if error is not None and self._is_usable:
             _log.warning("the database cannot be used, requests are answered 503 until it can: %s", error)
@@ -170,7 +170,7 @@ class Nodes:
                 "since_ms": beat_ms - DEAD_AFTER_MS,
                 "seen_ms": now_ms - SILENT["silent_ms"],
             }
-            tx.later(Q.await_nodes, awaited)
+            tx.defer(Q.await_nodes, awaited)
         elif seen_ms is not None:
             told.append(Trouble(seen_ms, now_ms, TroubleKind.NODE))
         for trouble in told:
@@ -188,11 +188,11 @@ class Nodes:
         # The kind as a plain text: nothing else can be sent.
         values = (None,) * 5 if latest is None else latest._replace(kind=str(latest.kind))
         named = dict(zip(Trouble._fields, values, strict=True))
-        tx.later(Q.write_lease_time, {"beat_ms": now_ms, **named})
+        tx.defer(Q.write_lease_time, {"beat_ms": now_ms, **named})
         if latest is not None:
             self._engine.lease_time.learn(latest)
-            if latest.to_ms > self._told_ms:
-                self._told_ms = latest.to_ms
+            if latest.to_ms > self._announced_ms:
+                self._announced_ms = latest.to_ms
                 self._engine.events().troubled(latest)
 
     def _note_trouble(self, trouble: Trouble) -> None:
@@ -221,31 +221,31 @@ class Nodes:
                     await self._caught_up()
                     pause_s = RECONNECT_S
                     async for notification in connection.notifies():
-                        await self._heard(notification.payload)
+                        await self._on_notification(notification.payload)
             except (psycopg.Error, OSError, StoreError) as error:
-                if self._engine.is_told:
+                if self._engine.is_listening:
                     self._noted.set()
                     _log.warning("other nodes cannot be heard, looking for ourselves meanwhile: %s", error)
             finally:
-                self._engine.is_told = False
+                self._engine.is_listening = False
                 self._listens.clear()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RECONNECT_MAX_S)
 
     async def _caught_up(self) -> None:
         """From here on we hear everything; what was said before is looked up."""
-        await self._engine.learn()
+        await self._engine.refresh_queues()
         await self._wake_all()
-        self._engine.is_told = True
+        self._engine.is_listening = True
         self._listens.set()
 
-    async def _heard(self, payload: str) -> None:
+    async def _on_notification(self, payload: str) -> None:
         notice = read_notice(payload)
         if notice is None or notice.node == self._engine.node:
             return
-        self._engine.others = max(1, self._engine.others)
+        self._engine.other_nodes = max(1, self._engine.other_nodes)
         events = self._engine.events()
         for queue_id, count in notice.wakes.items():
             events.messages_available(queue_id, count)
         if notice.epoch is not None and notice.epoch > self._engine.queues.epoch:
-            await self._engine.learn()
+            await self._engine.refresh_queues()

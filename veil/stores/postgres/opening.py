@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import psycopg
 
 from veil.core.errors import StoreBusy, StoreError, StoreTooNew, StoreUnavailable
-from veil.stores.postgres.connection import Dsn, first_line, in_our_words, parse_dsn
+from veil.stores.postgres.connection import Dsn, as_store_error, first_line, parse_dsn
 from veil.stores.postgres.leases import DEAD_AFTER_MS
 from veil.stores.postgres.pipeline import Q
 
@@ -66,7 +66,7 @@ async def migrate(dsn: Dsn | str, *, dry_run: bool = False) -> int:
                 await _migrate(connection, before)
             return before
     except psycopg.Error as error:
-        raise in_our_words(error) from error
+        raise as_store_error(error) from error
 
 
 async def schema_version(connection: psycopg.AsyncConnection) -> int:
@@ -172,7 +172,7 @@ def offline(dsn: str) -> Iterator[Connection]:
             refuse_use(connection)
             yield connection
     except psycopg.Error as error:
-        raise in_our_words(error) from error
+        raise as_store_error(error) from error
 
 
 def refuse_use(connection: Connection) -> None:

@@ -45,13 +45,13 @@ def write(tx: Transaction, bound: SharedBound) -> None:
         return
     packed = tx.journal.pack()
     bound.present_bytes += len(packed)
-    tx.later(Q.add_to_outbox, {"at_ms": tx.now_ms, "packed": packed})
+    tx.defer(Q.add_to_outbox, {"at_ms": tx.now_ms, "packed": packed})
     # After a while to another row: a long transaction elsewhere keeps every former state of a row, and each change of it would
     # go through all of them.
     turn = bound.writes // WRITES_A_TURN % TURNS
     bound.writes += 1
     slot = turn * SLOTS_MAX + tx.slot
-    tx.later(Q.add_outbox_count, {"slot": slot, "rows": 1, "packed_bytes": len(packed)})
+    tx.defer(Q.add_outbox_count, {"slot": slot, "rows": 1, "packed_bytes": len(packed)})
 
 
 class Exports:
@@ -74,8 +74,8 @@ class Exports:
                 ids.append(row_id)
             if not ids:
                 return None
-            tx.later(Q.number_outbox, {"done": done, "ids": ids})
-            tx.later(Q.write_plan, {"last": taken.last, "day": taken.day})
+            tx.defer(Q.number_outbox, {"done": done, "ids": ids})
+            tx.defer(Q.write_plan, {"last": taken.last, "day": taken.day})
             return ExportPlan(self._journal_id, done + 1, taken.last, taken.day)
 
         return await self._engine.run(decide)
@@ -107,7 +107,7 @@ class Exports:
         async def note(tx: Transaction) -> None:
             [(done, last, day)] = await tx.rows(Q.read_export)
             if last is not None and plan == ExportPlan(self._journal_id, done + 1, last, day):
-                tx.later(Q.finish_plan, {})
+                tx.defer(Q.finish_plan, {})
 
         await self._engine.run(note)
         while await self._engine.run(_sweep):
@@ -125,7 +125,7 @@ class Exports:
 
 
 async def _fold_counts(tx: Transaction) -> None:
-    tx.later(Q.fold_outbox_counts, {})
+    tx.defer(Q.fold_outbox_counts, {})
 
 
 async def _sweep(tx: Transaction) -> bool:
@@ -133,5 +133,5 @@ async def _sweep(tx: Transaction) -> bool:
     sizes = [size for (size,) in await tx.rows(Q.sweep_outbox, {"limit": ROWS_AT_ONCE})]
     if sizes:
         gone = {"slot": tx.slot, "rows": -len(sizes), "packed_bytes": -sum(sizes)}
-        tx.later(Q.add_outbox_count, gone)
+        tx.defer(Q.add_outbox_count, gone)
     return len(sizes) == ROWS_AT_ONCE

@@ -29,8 +29,8 @@ async def create(
     for (deleted_at_ms,) in await tx.rows(Q.rested_since, key._asdict()):
         if tx.now_ms - deleted_at_ms < rest_ms:
             raise QueueDeletedRecently(key.name)
-    tx.later(Q.wake_name, key._asdict())
-    tx.later(Q.drop_moves, {"source": key.arn})
+    tx.defer(Q.wake_name, key._asdict())
+    tx.defer(Q.drop_moves, {"source": key.arn})
     settings = content.settings
     row = {
         **key._asdict(),
@@ -54,7 +54,7 @@ async def edit(tx: Transaction, queue: Queue, change: Callable[[QueueContent], Q
     state.queue = replace(before, settings=settings, tags=content.tags, modified_wall_ms=tx.wall_ms)
     new_delay = settings.fifo and settings.delay_s != before.settings.delay_s
     if new_delay or settings.retention_s != before.settings.retention_s:
-        tx.later(
+        tx.defer(
             Q.reschedule_hidden,
             {
                 "queue": queue.id,
@@ -64,8 +64,8 @@ async def edit(tx: Transaction, queue: Queue, change: Callable[[QueueContent], Q
         )
         await look_ahead(tx, [state])
     if before.settings.paused and not settings.paused:
-        tx.happened[AVAILABLE, state.id] += state.visible
-    tx.later(
+        tx.announcements[AVAILABLE, state.id] += state.visible
+    tx.defer(
         Q.update_queue,
         {
             "id": queue.id,
@@ -100,18 +100,18 @@ async def look_ahead(tx: Transaction, states: list[LockedQueue]) -> None:
 
 async def give_groups(tx: Transaction, state: LockedQueue) -> None:
     """The queue is about to have its first message with a group: from now on its operations follow one another."""
-    tx.later(Q.mark_grouped, {"id": state.id, "version": await tx.raise_epoch()})
+    tx.defer(Q.mark_grouped, {"id": state.id, "version": await tx.raise_epoch()})
     state.has_groups = True
 
 
 async def delete(tx: Transaction, queue: Queue, caller: Caller) -> None:
     """Remove the queue from sight; its messages are swept afterwards, a chunk at a time."""
     state = tx.state_of(queue)
-    tx.later(Q.drop_memory, {"queue": queue.id})
-    tx.later(Q.drop_the_rest, {"queue": queue.id})
-    tx.later(Q.rest_name, {**state.queue.key._asdict(), "now_ms": tx.now_ms})
+    tx.defer(Q.drop_memory, {"queue": queue.id})
+    tx.defer(Q.drop_the_rest, {"queue": queue.id})
+    tx.defer(Q.rest_name, {**state.queue.key._asdict(), "now_ms": tx.now_ms})
     marked = {"id": queue.id, "now_ms": tx.now_ms, "caller": encode_caller(caller)}
-    tx.later(Q.mark_queue_deleted, {**marked, "version": await tx.raise_epoch()})
+    tx.defer(Q.mark_queue_deleted, {**marked, "version": await tx.raise_epoch()})
     state.group_changes.clear()
 
 
@@ -121,8 +121,8 @@ async def begin_purge(tx: Transaction, queue: Queue, rest_ms: int) -> int:
     if state.purged_at_ms is not None and tx.now_ms - state.purged_at_ms < rest_ms:
         raise PurgeInProgress(queue.key.name)
     [(up_to_seq,)] = await tx.rows(Q.latest, {"queue": queue.id})
-    tx.later(Q.drop_memory, {"queue": queue.id})
-    tx.later(Q.mark_purged, {"id": queue.id, "now_ms": tx.now_ms, "version": await tx.raise_epoch()})
+    tx.defer(Q.drop_memory, {"queue": queue.id})
+    tx.defer(Q.mark_purged, {"id": queue.id, "now_ms": tx.now_ms, "version": await tx.raise_epoch()})
     return up_to_seq or 0
 
 
@@ -140,6 +140,6 @@ async def sweep_deleted(tx: Transaction) -> bool:
     # The messages were gone when the queue was, however late they are swept.
     caller = decode_caller(deleted_by)
     if not await sweep(tx, (queue_id, QueueKey(*key)), SEQ_MAX, deleted_at_ms, caller):
-        tx.later(Q.mark_swept, {"id": queue_id})
-        tx.later(Q.forget_counts, {"id": queue_id})
+        tx.defer(Q.mark_swept, {"id": queue_id})
+        tx.defer(Q.forget_counts, {"id": queue_id})
     return True

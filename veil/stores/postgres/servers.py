@@ -1,4 +1,4 @@
-"""What a PostgreSQL does as one of several under the same queues (`stores/placed.py`): it has a number, the first of them knows
+"""What a PostgreSQL does as one of several under the same queues (`stores/sharded.py`): it has a number, the first of them knows
 where each queue lives, and messages come over from the others."""
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ async def adopt(tx: Transaction, queue: Queue, messages: Sequence[StoredMessage]
         wake_ms = wake_at_ms(seq, message.due_at_ms, settings.retention_s)
         named = {name: getattr(message, name) for name in _CARRIED}
         named |= {"queue": state.id, "seq": seq, "wake_at_ms": wake_ms}
-        tx.later(Q.adopt_message, {**named, "attributes": encode_attributes(message.attributes)})
+        tx.defer(Q.adopt_message, {**named, "attributes": encode_attributes(message.attributes)})
         tx.shift(state, None, message.state, seq, wake_ms, message.group)
 
 
@@ -104,7 +104,7 @@ async def dismiss(tx: Transaction, queue: Queue, messages: Sequence[StoredMessag
     state = tx.state_of(queue)
     left = await messages_by_seq(tx, state, sorted(message.seq for message in messages))
     if left:
-        tx.later(Q.delete_messages, {"queue": state.id, "seqs": list(left)})
+        tx.defer(Q.delete_messages, {"queue": state.id, "seqs": list(left)})
     for message in left.values():
         tx.shift(state, message.state, None, message.seq, None, message.group)
 
@@ -112,4 +112,4 @@ async def dismiss(tx: Transaction, queue: Queue, messages: Sequence[StoredMessag
 async def forget_carried(tx: Transaction, queue: Queue, server: int) -> None:
     """Let go of the notes about messages of a server that has none left for the queue."""
     before_ms = tx.now_ms - _KEPT_MS
-    tx.later(Q.forget_carried, {"queue": queue.id, "before_ms": before_ms, "server": server})
+    tx.defer(Q.forget_carried, {"queue": queue.id, "before_ms": before_ms, "server": server})

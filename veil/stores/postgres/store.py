@@ -142,8 +142,8 @@ class PostgresStore:
             self.receipts = ReceiptBook(known.receipt_key)
             self.store_id = known.store_id.decode()
             self._exports = Exports(self._engine, known.journal_id.decode())
-            await self._engine.learn()
-            await self._look_around()
+            await self._engine.refresh_queues()
+            await self._look_at_all_queues()
             await self._nodes.start()
         except BaseException:
             await self._pool.close()
@@ -172,13 +172,13 @@ class PostgresStore:
         self.lease_time.stop()
 
     def next_due_ms(self) -> int | None:
-        return self._engine.dues.next_ms()
+        return self._engine.due_times.next_ms()
 
     async def settle(self) -> None:
-        for queue_id in self._engine.dues.due_by(self.clock.now_ms()):
+        for queue_id in self._engine.due_times.due_by(self.clock.now_ms()):
             known = self._engine.queues.by_id.get(queue_id)
             if known is None:
-                self._engine.dues.forget(queue_id)
+                self._engine.due_times.forget(queue_id)
             else:
                 await self._run(nothing, Need([known.queue]))
         now_ms = self.clock.now_ms()
@@ -190,14 +190,14 @@ class PostgresStore:
 
     async def _each_second(self) -> None:
         """What a node does for everybody: also for the leases of one that died."""
-        await self._engine.learn()
+        await self._engine.refresh_queues()
         if self._keeps_time:
-            await self._look_around()
+            await self._look_at_all_queues()
             await self.settle()
         if await self._nodes.has_duty("sweep"):
             self._start_sweeping()
 
-    async def _look_around(self) -> None:
+    async def _look_at_all_queues(self) -> None:
         """Find out what is next in every queue, whoever put it there."""
         engine, now_ms = self._engine, self.clock.now_ms()
         ids = list(engine.queues.by_id)
@@ -211,7 +211,7 @@ class PostgresStore:
                 if look.oldest_seq is not None:
                     expiry_ms = expires_at_ms(look.oldest_seq, known.queue.settings.retention_s)
                 wake_ms = NEVER if look.wake_ms is None else look.wake_ms
-                engine.dues.note(look.queue_id, min(wake_ms, expiry_ms), now_ms)
+                engine.due_times.note(look.queue_id, min(wake_ms, expiry_ms), now_ms)
 
     async def has_duty(self, duty: str) -> bool:
         return await self._nodes.has_duty(duty)
@@ -223,10 +223,10 @@ class PostgresStore:
 
     async def find_queue(self, key: QueueKey) -> Queue | None:
         known = self._engine.queues.by_key.get(key)
-        if known is None or not self._engine.is_told:
+        if known is None or not self._engine.is_listening:
             with self._engine.renewals_wait():
                 # It may have been made on another node, or edited there unheard.
-                await self._engine.learn_together()
+                await self._engine.refresh_queues_together()
             known = self._engine.queues.by_key.get(key)
         return None if known is None else known.queue
 
@@ -239,7 +239,7 @@ class PostgresStore:
 
     async def delete_queue(self, queue: Queue, *, caller: Caller = NOBODY) -> None:
         await self._run(lambda tx: queues.delete(tx, queue, caller), Need([queue], exclusive=True))
-        self._engine.dues.forget(queue.id)
+        self._engine.due_times.forget(queue.id)
         self._start_sweeping()
 
     def _start_sweeping(self) -> None:
@@ -256,15 +256,15 @@ class PostgresStore:
     async def list_queues(
         self, region: str, account: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> list[Queue]:
-        await self._engine.learn()
+        await self._engine.refresh_queues()
         return listed_queues(self._engine.queues.all(), region, account, prefix, after, limit)
 
     async def dead_letter_sources(self, key: QueueKey, *, after: str = "", limit: int = 1000) -> list[Queue]:
-        await self._engine.learn()
+        await self._engine.refresh_queues()
         return sources_of(self._engine.queues.all(), key, after, limit)
 
     async def all_queues(self) -> list[Queue]:
-        await self._engine.learn()
+        await self._engine.refresh_queues()
         return self._engine.queues.all()
 
     # ---- messages
@@ -390,7 +390,7 @@ class PostgresStore:
             except moves.AlsoNeeded as more:
                 others = others | more.keys
 
-    # ---- as one of several servers (stores/placed.py)
+    # ---- as one of several servers (stores/sharded.py)
 
     def known_queues(self) -> list[Queue]:
         """The queues as they were last heard of, also while the database is away."""
@@ -420,7 +420,7 @@ class PostgresStore:
         """As the first server: note where a new queue lives; where it does already, if it does."""
 
         async def placed(tx: Transaction) -> int:
-            tx.later(Q.place, {**key._asdict(), "server": server})
+            tx.defer(Q.place, {**key._asdict(), "server": server})
             [(found,)] = await tx.rows(Q.placement_of, key._asdict())
             return int(found)
 
@@ -479,5 +479,5 @@ class PostgresStore:
 
 async def _forget_old(tx: Transaction) -> None:
     before = {"before_ms": tx.now_ms - queues.TOMBSTONE_MS, "rested_ms": tx.now_ms - REST_AFTER_DELETE_MS}
-    tx.later(Q.forget_old, {"now_ms": tx.now_ms, **before})
-    tx.later(Q.forget_streams, {"before_ms": tx.now_ms - STREAM_REST_MS})
+    tx.defer(Q.forget_old, {"now_ms": tx.now_ms, **before})
+    tx.defer(Q.forget_streams, {"before_ms": tx.now_ms - STREAM_REST_MS})

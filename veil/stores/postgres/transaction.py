@@ -1,7 +1,7 @@
-"""One database transaction under way: what the operations of the store are written on, and what it knows of its queues.
+"""A database transaction as the store's operations use it, with the state of its queues.
 
-It begins and ends in one round trip each, whatever it does: the locks, the instant and the state of its queues come with
-BEGIN; what was put off with `later`, the counts, the outbox and the notification go with COMMIT.
+Starting and ending take one round trip each: BEGIN takes the locks and reads the time and the state of the queues; COMMIT carries
+the deferred statements (`defer`), the counts, the outbox and the notification.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from veil.stores.postgres.pipeline import Arguments, PipelinedConnection, Q, Sta
 from veil.stores.sql import decode_settings, decode_tags
 
 NEVER: Final = 1 << 62
-# How long a transaction waits for another one, and how long one that stands still is waited for.
+# How long a transaction waits for a lock, and how long it may be idle.
 LOCK_WAIT_MS: Final = 10_000
 AVAILABLE: Final = "available"
 _VISIBLE, _DELAYED, _IN_FLIGHT = int(State.VISIBLE), int(State.DELAYED), int(State.IN_FLIGHT)
@@ -48,7 +48,7 @@ class QueueLook(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class KnownQueue:
-    """A living queue as it stood at the epoch that the node knows."""
+    """A queue as of the epoch that the node knows."""
 
     queue: Queue
     scope: str
@@ -57,20 +57,20 @@ class KnownQueue:
 
     @property
     def is_sequential(self) -> bool:
-        """Whether its operations follow one another: where groups take turns, what one does depends on the last."""
+        """Whether its operations must run one after another: with groups, each depends on the one before."""
         return self.has_groups or self.queue.settings.fifo
 
 
 class KnownQueues:
-    """The queues as of an epoch; it only ever goes forward."""
+    """The queues as of an epoch, which only increases."""
 
     def __init__(self) -> None:
         self.epoch = -1
         self.by_id: dict[int, KnownQueue] = {}
         self.by_key: dict[QueueKey, KnownQueue] = {}
 
-    def learn(self, rows: Iterable[Any]) -> None:
-        """Take in what `changed_queues` or `living_queues` said."""
+    def update(self, rows: Iterable[Any]) -> None:
+        """Apply the rows of `changed_queues` or `living_queues`."""
         rows = list(rows)
         epoch, *_ = rows[0]
         if epoch <= self.epoch:
@@ -88,20 +88,20 @@ class KnownQueues:
         self.epoch = epoch
 
     def find(self, key: QueueKey) -> Queue | None:
-        """The living queue of that key, as far as is known."""
+        """The queue with that key, as far as is known."""
         known = self.by_key.get(key)
         return None if known is None else known.queue
 
     def all(self) -> list[Queue]:
-        """Every living queue, oldest first."""
+        """Every queue that exists, oldest first."""
         return [known.queue for _, known in sorted(self.by_id.items())]
 
-    def learn_anew(self, rows: Iterable[Any]) -> None:
-        """Take in `living_queues` in place of everything known."""
+    def reload(self, rows: Iterable[Any]) -> None:
+        """Replace everything known by the rows of `living_queues`."""
         self.epoch = -1
         self.by_id.clear()
         self.by_key.clear()
-        self.learn(rows)
+        self.update(rows)
 
     def _forget(self, queue_id: int) -> None:
         known = self.by_id.pop(queue_id, None)
@@ -111,21 +111,20 @@ class KnownQueues:
 
 @dataclass(slots=True, eq=False)
 class LockedQueue(KnownQueue):
-    """A queue within one transaction, which holds its lock: nobody edits it meanwhile."""
+    """A queue within a transaction that holds its lock, so that nobody can edit it meanwhile."""
 
     counts: list[int] = field(default_factory=lambda: [0, 0, 0])  # of messages, by their State
-    changes: list[int] = field(default_factory=lambda: [0, 0, 0])  # of the counts, by this transaction
-    is_counted: bool = False  # whether the transaction has to write its counts
+    changes: list[int] = field(default_factory=lambda: [0, 0, 0])  # changes of the counts by this transaction
+    is_counted: bool = False  # whether the transaction must write its counts
     generation: int = 0  # of the counts
-    generation_changes: int = 0  # how often they were changed in it
+    generation_changes: int = 0  # how often the counts were changed in this generation
     returns: int = 0  # see watermarks.py
     last_seq: int = 0  # FIFO: the highest order key given out
     next_wake_ms: int = NEVER  # when the first hidden message becomes due
     next_expiry_ms: int = NEVER  # not later than the first visible message passes its retention
-    looked_ahead: bool = False  # the next wake is known also where it is later than now
-    came_back: bool = False  # messages became visible in another place than at the end
-    # What is still to be written of groups, one after the other: by group, how many more messages, and how many more of
-    # them in flight.
+    looked_ahead: bool = False  # the next wake is known even if it is later than now
+    came_back: bool = False  # messages became visible somewhere else than at the end
+    # Changes of groups that are not written yet, in order: by group, the change in messages and in messages in flight.
     group_changes: list[dict[str, list[int]]] = field(default_factory=list)
 
     @property
@@ -157,8 +156,8 @@ class LockedQueue(KnownQueue):
         return min(self.next_wake_ms, self.next_expiry_ms)
 
     def looked_at(self, look: QueueLook, *, ahead: bool) -> None:
-        """Take in a look at the queue, which looked `ahead` or just for what is due. What this transaction does to the counts
-        is not in there."""
+        """Apply a look at the queue, which searched `ahead` or only for what is due. It does not contain this transaction's own
+        changes."""
         self.looked_ahead = ahead
         present = (look.visible, look.delayed, look.in_flight)
         self.counts = [count + change for count, change in zip(present, self.changes, strict=True)]
@@ -170,26 +169,26 @@ class LockedQueue(KnownQueue):
             self.visible_from(look.oldest_seq)
 
     def hidden_until(self, wake_at_ms: int) -> None:
-        """A message is hidden that wakes at that instant."""
+        """Note that a hidden message wakes at that instant."""
         self.next_wake_ms = min(self.next_wake_ms, wake_at_ms)
 
     def visible_from(self, seq: int) -> None:
-        """A message is visible: its retention counts for the next expiry."""
+        """Note that a message is visible, for the next expiry."""
         self.next_expiry_ms = min(self.next_expiry_ms, expires_at_ms(seq, self.queue.settings.retention_s))
 
     def count(self, message_state: int, change: int) -> None:
-        """So many more (or fewer) messages are in that State; written with COMMIT."""
+        """Change the number of messages in that State; written with COMMIT."""
         self.counts[message_state] += change
         self.changes[message_state] += change
         self.is_counted = True
 
     def change_group(self, group: str | None, *, members: int = 0, in_flight: int = 0) -> None:
-        """So many more (or fewer) messages of the group, and of them in flight; with neither, its first one has changed."""
+        """Change a group's number of messages and of messages in flight; with neither, its first message has changed."""
         if group is None:
             return
         latest = self.group_changes[-1] if self.group_changes else {}
         if not latest or (members > 0 and group in latest and latest[group][0] < 0):
-            # A group that has lost its last message and gets another is a new one: the two must not cancel out.
+            # A group that loses its last message and gets another one is a new group: the two must not cancel out.
             latest = {}
             self.group_changes.append(latest)
         changes = latest.setdefault(group, [0, 0])
@@ -198,7 +197,7 @@ class LockedQueue(KnownQueue):
 
 
 class Transaction:
-    """See the module; made by `Engine.run`, which also ends it."""
+    """See the module docstring; `Engine` begins and ends it."""
 
     def __init__(
         self, connection: PipelinedConnection, slot: int, journal: EventRecorder | None, lease_time: LeaseTime
@@ -207,63 +206,63 @@ class Transaction:
         self.slot = slot
         self.now_ms = self.wall_ms = 0
         self.epoch = 0
-        self.redone = 0  # how often it was begun before
-        self.journal = journal  # None: nothing is recorded
+        self.retries = 0  # how often it was tried before
+        self.journal = journal  # None: the journal is off
         self.lease_time = lease_time
         self.states: dict[int, LockedQueue] = {}
         self.by_key: dict[QueueKey, LockedQueue] = {}
-        self.happened: Counter[tuple[str, int]] = Counter()  # to be announced once it is durable
+        self.announcements: Counter[tuple[str, int]] = Counter()  # to announce once it is durable
         self.new_epoch: int | None = None
-        self.has_claimed = False  # by what went along with BEGIN, and is not committed
-        # COMMIT is on its way, of something that may have been changed: the outcome is unknown if the connection breaks now.
+        self.has_claimed = False  # by statements sent with BEGIN, and not committed yet
+        # COMMIT was sent and may have changed something: if the connection breaks now, the outcome is unknown.
         self.is_ending = False
-        self._has_asked = False  # for more than how its queues stand
+        self._has_asked = False  # for more than the state of its queues
         self._numbers: list[int] = []
-        self._put_off: list[tuple[str, Arguments, Callable[[list[Any]], None] | None]] = []
+        self._deferred: list[tuple[str, Arguments, Callable[[list[Any]], None] | None]] = []
 
     # ---- statements
 
     async def rows(self, query: str, arguments: Arguments = {}) -> list[Any]:  # noqa: B006
-        """The rows of a query, after everything that was put off."""
-        return (await self.many((query, arguments)))[0]
+        """The rows of a query, after all deferred statements."""
+        return (await self.rows_of_each((query, arguments)))[0]
 
     async def row(self, query: str, arguments: Arguments = {}) -> Any:  # noqa: B006
         """The first row, or None."""
         found = await self.rows(query, arguments)
         return found[0] if found else None
 
-    async def many(self, *statements: Statement) -> list[list[Any]]:
-        """The rows of several queries, which are sent together."""
-        put_off, self._put_off = self._put_off, []
+    async def rows_of_each(self, *statements: Statement) -> list[list[Any]]:
+        """The rows of several queries that are sent together."""
+        deferred, self._deferred = self._deferred, []
         self._has_asked = True
-        answers = await self.connection.exchange([*((q, a) for q, a, _ in put_off), *statements])
-        for (_, _, then), answer in zip(put_off, answers, strict=False):
+        answers = await self.connection.exchange([*((q, a) for q, a, _ in deferred), *statements])
+        for (_, _, then), answer in zip(deferred, answers, strict=False):
             if then is not None:
                 then(answer)
-        return answers[len(put_off) :]
+        return answers[len(deferred) :]
 
-    def later(
+    def defer(
         self, query: str, arguments: Arguments, then: Callable[[list[Any]], None] | None = None
     ) -> None:
-        """Have a statement executed before the next query, or with COMMIT; `then` gets its rows."""
-        self._put_off.append((query, arguments, then))
+        """Execute a statement with the next query, or with COMMIT; `then` gets its rows."""
+        self._deferred.append((query, arguments, then))
 
-    async def hear(self) -> None:
-        """Have the answers to what was put off, if anybody waits for them."""
-        if any(then is not None for _, _, then in self._put_off):
-            await self.many()
+    async def flush(self) -> None:
+        """Send the deferred statements now, if one of them has a `then`."""
+        if any(then is not None for _, _, then in self._deferred):
+            await self.rows_of_each()
 
     # ---- queues
 
     def state_of(self, queue: Queue) -> LockedQueue:
-        """The queue as it stands; raises QueueMissing for one that was deleted since."""
+        """The state of the queue; raises QueueMissing if it was deleted."""
         state = self.states.get(queue.id)
         if state is None:
             raise QueueMissing(queue.key.name)
         return state
 
     def find(self, key: QueueKey) -> Queue | None:
-        """The living queue of that key, where it is one of the transaction's."""
+        """The queue with that key, if it is one of the transaction's."""
         state = self.by_key.get(key)
         return None if state is None else state.queue
 
@@ -278,8 +277,8 @@ class Transaction:
         *,
         at_the_end: bool = False,
     ) -> None:
-        """A message goes from one State to another (None: it is not in the queue): counts, dues and groups follow.
-        `at_the_end`: where it is visible now it is the latest of all."""
+        """Update counts, due times and groups for a message that goes from one State to another (None: not in the queue).
+        `at_the_end`: if it is visible now, it comes after all others."""
         if before is not None:
             state.count(before, -1)
         if after is not None:
@@ -289,7 +288,7 @@ class Transaction:
             elif before != _VISIBLE:
                 state.visible_from(seq)
                 state.came_back |= not at_the_end
-                self.happened[AVAILABLE, state.id] += 1
+                self.announcements[AVAILABLE, state.id] += 1
         if group is not None:
             members = (after is not None) - (before is not None)
             state.change_group(
@@ -297,27 +296,27 @@ class Transaction:
             )
 
     def write_groups(self, state: LockedQueue) -> None:
-        """Write down what was collected of groups; FIFO groups that can be served are announced."""
+        """Write the collected changes of groups, and announce FIFO groups that can be served."""
         collected, state.group_changes = state.group_changes, []
         for changes in collected:
             named = {"queue": state.id, "groups": list(changes)}
             members, in_flight = (list(column) for column in zip(*changes.values(), strict=True))
             if any(members) or any(in_flight):
-                self.later(Q.change_groups, {**named, "members": members, "in_flight": in_flight})
+                self.defer(Q.change_groups, {**named, "members": members, "in_flight": in_flight})
             if any(each < 0 for each in members):
-                self.later(Q.drop_empty_groups, named)
+                self.defer(Q.drop_empty_groups, named)
         if collected and state.fifo:
             groups = list({group for changes in collected for group in changes})
             named = {"queue": state.id, "groups": groups}
-            self.later(Q.refresh_groups, named, lambda rows: self._announce_groups(state, rows))
+            self.defer(Q.refresh_groups, named, lambda rows: self._announce_groups(state, rows))
 
     def _announce_groups(self, state: LockedQueue, rows: list[Any]) -> None:
         for is_open, members in rows:
             if is_open:
-                self.happened[AVAILABLE, state.id] += members
+                self.announcements[AVAILABLE, state.id] += members
 
     async def raise_epoch(self) -> int:
-        """The epoch of this transaction's changes of queues; once at most, and late: everybody else's edits wait."""
+        """The epoch of this transaction's changes to queues; taken once and late, because all other edits wait for it."""
         if self.new_epoch is None:
             [(self.new_epoch,)] = await self.rows(Q.raise_epoch)
         return self.new_epoch
@@ -325,7 +324,7 @@ class Transaction:
     # ---- order keys
 
     async def numbers(self, count: int) -> list[int]:
-        """So many numbers of the counter, rising."""
+        """Ascending values of the counter."""
         if len(self._numbers) < count:
             more = await self.rows(Q.numbers, {"count": count - len(self._numbers)})
             self._numbers += [number for (number,) in more]
@@ -333,17 +332,17 @@ class Transaction:
         return taken
 
     def seq(self, state: LockedQueue, number: int) -> int:
-        """The order key that a number of the counter makes; on FIFO queues above every earlier one."""
+        """The order key for a counter value; on FIFO queues greater than every earlier one."""
         seq = seq_with_counter(self.now_ms, number)
         if state.fifo:
-            # The lock of the queue makes this safe; the counter may have come round, or the clock been set back.
+            # Safe under the queue's lock; needed when the counter wraps or the clock is set back.
             state.last_seq = seq = max(seq, state.last_seq + 1)
             state.is_counted = True
         return seq
 
     def counted(self, event: str, state: LockedQueue, count: int = 1) -> None:
-        """Something happened that only the store sees: announced once the transaction is over."""
-        self.happened[event, state.id] += count
+        """Count something that only the store sees; announced after COMMIT."""
+        self.announcements[event, state.id] += count
 
     # ---- the ends
 
@@ -357,7 +356,7 @@ class Transaction:
         looks: Arguments,
         also: Sequence[Statement] = (),
     ) -> tuple[list[QueueLook], list[list[Any]]]:
-        """Open the transaction; the rows of `look_at_queues`, and those of the statements that are to go along."""
+        """Open the transaction; return the rows of `look_at_queues` and those of the statements sent along."""
         statements: list[Statement] = [("BEGIN", {})]
         if ids:
             lock = Q.lock_exclusive if exclusive else Q.lock_shared
@@ -376,10 +375,10 @@ class Transaction:
         return seen, others
 
     async def commit(self, last: Sequence[Statement]) -> None:
-        """Send what was put off, the counts, and what is given; then end."""
+        """Send the deferred statements, the counts and the given statements, then commit."""
         counted = sorted((each for each in self.states.values() if each.is_counted), key=lambda each: each.id)
         if counted:
-            self.later(
+            self.defer(
                 Q.add_counts,
                 {
                     "ids": [state.id for state in counted],
@@ -392,17 +391,17 @@ class Transaction:
                     "last_seq": [state.last_seq for state in counted],
                 },
             )
-        self.is_ending = self._has_asked or self.has_claimed or bool(self._put_off or last)
-        await self.many(*last, ("COMMIT", {}))
+        self.is_ending = self._has_asked or self.has_claimed or bool(self._deferred or last)
+        await self.rows_of_each(*last, ("COMMIT", {}))
         if self.connection.warnings:
-            # Somebody cancelled its wait for the standby (an operator, a statement_timeout): it is on one machine only.
+            # The wait for the standby was cancelled (by an operator or statement_timeout): the commit is on one machine only.
             raise psycopg.OperationalError(
                 f"COMMIT was answered with a warning: {self.connection.warnings[0]}"
             )
 
 
 async def nothing(tx: Transaction) -> None:
-    """No work of its own: what is due happens before any, and what is new of the queues is learnt."""
+    """No work: a transaction with it only settles what is due and refreshes the queues."""
 
 
 def _future() -> asyncio.Future[Any]:
@@ -411,15 +410,15 @@ def _future() -> asyncio.Future[Any]:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class SharedOperation:
-    """Something that one caller asked for and waits for, which shares a transaction with others (commit.py)."""
+    """An operation that one caller waits for and that shares a transaction with others (commit.py)."""
 
     queue: Queue
     caller: Caller
     answer: asyncio.Future[Any] = field(default_factory=_future)
     takes: int = 0  # how many messages it may put in flight
     numbers: int = 0  # how many order keys it needs
-    gives_groups: bool = False  # it may bring the first message with a group
+    may_add_groups: bool = False  # it may store the first message with a group
 
     async def work(self, tx: Transaction) -> Any:
-        """Do it; a refusal is raised before anything was changed, since others share the transaction."""
+        """Do the work. A refusal is raised before anything is changed, because others share the transaction."""
         raise NotImplementedError

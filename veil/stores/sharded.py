@@ -1,13 +1,13 @@
-"""Several PostgreSQL servers under one set of queues: each queue lives on one of them, and its operations touch no other.
+"""Sharding: several PostgreSQL servers under one set of queues. Each queue lives on one server; its operations touch no other.
 
-The first server also knows where each queue lives. Nodes remember that, so that the death of any server concerns its own queues
-only; while the first one is away, queues cannot be made or deleted.
+The first server also keeps the map of which queue lives where. Nodes cache the map, so the failure of a server affects only
+its own queues. While the first server is down, queues cannot be created or deleted.
 
-What moves between queues (dead letters, redrives, move tasks) is one transaction where both live on the same server; so a queue
-is placed with its dead letters, if they exist by then. Where they do not, the queue has a *stand-in* on the other
-server: an ordinary queue of the same name there, which clients never see. The move goes into the stand-in, in one transaction,
-as it would go into the queue. A carrier then takes the messages over: it stores them where they belong, with a note of it in the
-same transaction, then removes them from the stand-in. Whoever dies in between, each message arrives once.
+A move between queues (dead letters, redrives, move tasks) is one transaction if both queues live on the same server, so a queue
+is placed on the server of its dead-letter queue if that already exists. Otherwise the destination has a *stand-in* on the
+source's server: an ordinary queue of the same name that clients never see. The move goes into the stand-in in one transaction,
+as it would go into the queue itself. A carrier then copies the messages to the real queue, records in the same transaction that
+it did, and removes them from the stand-in. If a process dies in between, each message still arrives exactly once.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ _STAND_IN: Final = "*stand-in*"  # a tag that nobody can give a queue: clients' 
 
 def _routed(
     method: Callable[Concatenate[PostgresStore, Queue, P], Awaitable[T]],
-) -> Callable[Concatenate[PlacedStore, Queue, P], Coroutine[Any, Any, T]]:
-    """The same operation, on the server where the queue lives."""
+) -> Callable[Concatenate[ShardedStore, Queue, P], Coroutine[Any, Any, T]]:
+    """Run the operation on the server where the queue lives."""
 
-    async def call(self: PlacedStore, queue: Queue, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(self: ShardedStore, queue: Queue, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await method(self._server(queue.id), queue, *args, **kwargs)
 
     return call
@@ -73,8 +73,8 @@ def _is_stand_in(queue: Queue) -> bool:
     return _STAND_IN in queue.tags
 
 
-class PlacedStore:
-    """The contract of `stores/store.py` over several PostgreSQL; the first one keeps the map."""
+class ShardedStore:
+    """The contract of `stores/store.py` over several PostgreSQL servers; the first one keeps the map."""
 
     is_shared = True
 
@@ -115,7 +115,7 @@ class PlacedStore:
 
     @property
     def clock(self) -> Clock:
-        """The first server's: each decides by its own, and waiting is all that this one is for."""
+        """The first server's clock. Each server decides by its own; this one is only for waiting."""
         return self._home.clock
 
     @property
@@ -126,7 +126,7 @@ class PlacedStore:
     def events(self, owner: StoreEvents) -> None:
         self._owner = owner
         for server in self._by_number.values():
-            server.events = _Heard(self, server)
+            server.events = _ServerEvents(self, server)
 
     @property
     def commit_stats(self) -> CommitStats:
@@ -141,7 +141,7 @@ class PlacedStore:
         return sums
 
     async def probe(self) -> None:
-        """Raise StoreError where no server could take a message now; while one can, its queues are served."""
+        """Raise StoreError if no server can take a message now. While one can, its queues are served."""
         pending = {asyncio.ensure_future(server.probe()) for server in self._by_number.values()}
         problem: BaseException | None = None
         try:
@@ -159,7 +159,7 @@ class PlacedStore:
     # ---- opening and closing
 
     async def open(self) -> None:
-        """Raises what the first server does; another one that is away is opened when it is back."""
+        """Raises what opening the first server raises. Another server that is down is opened when it is back."""
         await self._home.open()
         try:
             self.store_id = self._home.store_id
@@ -214,8 +214,8 @@ class PlacedStore:
         self._by_number[number] = server
         if server is self._home:
             for key in {queue.key for queue in server.known_queues()} - set(await server.placements()):
-                await server.place(key, 0)  # those that were there before it was one of several
-        server.events = _Heard(self, server)
+                await server.place(key, 0)  # queues from before it became one of several
+        server.events = _ServerEvents(self, server)
 
     # ---- where things are
 
@@ -239,7 +239,7 @@ class PlacedStore:
         return None if number is None else self._numbered(number, f"the queue {key.name}")
 
     async def _everywhere(self) -> list[Queue]:
-        """Every queue of every server; of one that is away, as it was last heard of."""
+        """Every queue of every server; for a server that is down, as last known."""
         with suppress(StoreError):
             await self._learn()
         found: list[Queue] = []
@@ -255,7 +255,7 @@ class PlacedStore:
         return [queue for queue in found if not _is_stand_in(queue)]
 
     async def _stand_in(self, server: PostgresStore, key: QueueKey) -> None:
-        """Let the server have something of that name to move messages to, if the queue lives elsewhere."""
+        """Create a stand-in for the queue on the server, if the queue lives elsewhere."""
         real_at = await self._at(key)
         if real_at is None or real_at is server or await server.find_queue(key) is not None:
             return
@@ -287,7 +287,7 @@ class PlacedStore:
             if server is None or (found is not None and not _is_stand_in(found)):
                 return found
             if not is_last:
-                await self._learn()  # it may have been deleted, and made anew elsewhere
+                await self._learn()  # it may have been deleted and recreated on another server
         return None
 
     async def create_queue(self, key: QueueKey, content: QueueContent, *, rest_ms: int) -> Queue:
@@ -308,7 +308,7 @@ class PlacedStore:
         return queue
 
     def _chosen(self, key: QueueKey, content: QueueContent) -> int:
-        """Where a new queue is to live: with its dead letters, else wherever its name says, the same on every node."""
+        """The server for a new queue: that of its dead-letter queue, otherwise the one that its name hashes to on every node."""
         redrive = content.settings.redrive
         with_it = None if redrive is None else self._placed.get(redrive.dead_letters)
         if with_it is not None:
@@ -462,7 +462,7 @@ class PlacedStore:
     # ---- the journal: each server's own, in turn
 
     async def plan_export(self, *, rows_max: int, bytes_max: int) -> ExportPlan | None:
-        # The one after the last comes first: a busy server always has something, and the others would never have their turn.
+        # Round robin: a busy server always has something to export, and the others would never get a turn.
         for number in sorted(self._by_number, key=lambda each: (each <= self._exported_last, each)):
             server = self._by_number[number]
             try:
@@ -518,7 +518,7 @@ class PlacedStore:
         return [queue for queue in server.known_queues() if _is_stand_in(queue)]
 
     async def carry(self, number: int) -> int:
-        """Take everything from the stand-ins of a server to where it belongs; how many messages that were."""
+        """Carry everything in the stand-ins of a server to the real queues, and return the number of messages."""
         server, carried = self._by_number[number], 0
         await self._learn()
         for stand_in in self._stand_ins(server):
@@ -527,7 +527,7 @@ class PlacedStore:
             if target is None or real is None or _is_stand_in(real):
                 continue  # deleted; its stand-ins go with it
             while True:
-                # Of their clock, before the look: what is seen later than they think is at worst looked at again.
+                # Their clock, read before the look: messages that appear later are at worst looked at again.
                 seen_ms = target.clock.now_ms()
                 messages = await server.peek(stand_in, limit=_CARRIED_AT_ONCE, bytes_max=_CARRIED_BYTES)
                 if not messages:
@@ -541,10 +541,10 @@ class PlacedStore:
         return carried
 
 
-class _Heard:
-    """What a server tells: stand-ins concern the carrier, everything else the owner."""
+class _ServerEvents:
+    """Passes a server's events on: those of stand-ins to the carrier, all others to the owner of the store."""
 
-    def __init__(self, store: PlacedStore, server: PostgresStore) -> None:
+    def __init__(self, store: ShardedStore, server: PostgresStore) -> None:
         self._store, self._server = store, server
 
     def _is_stand_in(self, queue_id: int) -> bool:
@@ -568,7 +568,7 @@ class _Heard:
 
 
 class _Receipts(ReceiptBook):
-    """Each server has a key of its own."""
+    """Each server signs receipts with its own key."""
 
     __slots__ = ("_server",)
 

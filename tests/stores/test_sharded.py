@@ -1,4 +1,4 @@
-"""Several PostgreSQL servers under one set of queues. `VEIL_TEST_PLACED=1` runs the whole conformance suite on two of them."""
+"""Several PostgreSQL servers under one set of queues. `VEIL_TEST_SHARDED=1` runs the whole conformance suite on two of them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import pytest
 
 from tests.postgres_kit import drop_database, new_database, why_no_postgres
 from tests.stores.kit import REGION, a_key, a_message
-from tests.stores.placed_kit import CarriedAtOnce
+from tests.stores.sharded_kit import CarriedAtOnce
 from tests.waiting import until_async
 from veil.core.errors import StoreError, StoreUnavailable
 from veil.core.limits import RETENTION_MAX_S
 from veil.core.queue import Chosen, MoveTask, Queue, QueueSettings, RedrivePolicy
 from veil.stores.copying.postgres import postgres_source
-from veil.stores.placed import PlacedStore
 from veil.stores.postgres import PostgresStore
 from veil.stores.postgres.servers import QUEUES_MAX, server_of
+from veil.stores.sharded import ShardedStore
 from veil.stores.store import QueueContent
 
 pytestmark = [
@@ -38,19 +38,19 @@ def dsns(request: pytest.FixtureRequest) -> list[str]:
 
 
 @pytest.fixture
-async def store(dsns: list[str]) -> AsyncIterator[PlacedStore]:
-    placed = PlacedStore(dsns)
+async def store(dsns: list[str]) -> AsyncIterator[ShardedStore]:
+    placed = ShardedStore(dsns)
     await placed.open()
     yield placed
     await placed.close()
 
 
-async def created(store: PlacedStore, name: str, **settings: Any) -> Queue:
+async def created(store: ShardedStore, name: str, **settings: Any) -> Queue:
     content = QueueContent(QueueSettings(**settings), {})
     return await store.create_queue(a_key(name), content, rest_ms=0)
 
 
-async def works(store: PlacedStore, queue: Queue) -> bool:
+async def works(store: ShardedStore, queue: Queue) -> bool:
     """Whether the queue's server takes messages."""
     try:
         await store.send(queue, [a_message("z")])
@@ -59,7 +59,7 @@ async def works(store: PlacedStore, queue: Queue) -> bool:
     return True
 
 
-async def one_on_each(store: PlacedStore, prefix: str = "q", **settings: Any) -> list[Queue]:
+async def one_on_each(store: ShardedStore, prefix: str = "q", **settings: Any) -> list[Queue]:
     """A queue on each server."""
     found: dict[int, Queue] = {}
     for number in range(40):
@@ -93,7 +93,7 @@ def cut(dsn: str, *, off: bool) -> None:
 
 
 async def test_queues_are_spread_and_each_touches_its_own_server_only(
-    store: PlacedStore, dsns: list[str]
+    store: ShardedStore, dsns: list[str]
 ) -> None:
     here, there = await one_on_each(store)
     assert (here.id < QUEUES_MAX, there.id > QUEUES_MAX) == (True, True)
@@ -108,7 +108,7 @@ async def test_queues_are_spread_and_each_touches_its_own_server_only(
     assert [queue.key for queue in listed] == sorted((here.key, there.key))
 
 
-async def test_commits_are_counted_on_every_server(store: PlacedStore) -> None:
+async def test_commits_are_counted_on_every_server(store: ShardedStore) -> None:
     for queue in await one_on_each(store):
         before = store.commit_stats
         await store.send(queue, [a_message("x")])
@@ -118,7 +118,7 @@ async def test_commits_are_counted_on_every_server(store: PlacedStore) -> None:
         assert sum(after.seconds_buckets) == sum(after.group_buckets) == after.commits
 
 
-async def test_a_receipt_counts_on_the_server_that_wrote_it(store: PlacedStore) -> None:
+async def test_a_receipt_counts_on_the_server_that_wrote_it(store: ShardedStore) -> None:
     for queue in await one_on_each(store):
         await store.send(queue, [a_message("x")])
         [message] = await store.receive(queue, 1)
@@ -127,8 +127,8 @@ async def test_a_receipt_counts_on_the_server_that_wrote_it(store: PlacedStore) 
         assert (await store.counts(queue)).in_flight == 0
 
 
-async def test_two_nodes_that_make_the_same_queue_make_one(store: PlacedStore, dsns: list[str]) -> None:
-    other = PlacedStore(dsns)
+async def test_two_nodes_that_make_the_same_queue_make_one(store: ShardedStore, dsns: list[str]) -> None:
+    other = ShardedStore(dsns)
     await other.open()
     try:
         names = [f"shared{number}" for number in range(8)]
@@ -141,14 +141,14 @@ async def test_two_nodes_that_make_the_same_queue_make_one(store: PlacedStore, d
         await other.close()
 
 
-async def test_a_queue_is_placed_with_its_dead_letters(store: PlacedStore) -> None:
+async def test_a_queue_is_placed_with_its_dead_letters(store: ShardedStore) -> None:
     for dead in await one_on_each(store, "dead"):
         for number in range(4):
             source = await created(store, f"of-{dead.key.name}-{number}", redrive=RedrivePolicy(dead.key, 1))
             assert server_of(source.id) == server_of(dead.id)
 
 
-async def test_the_death_of_a_server_concerns_its_queues_only(store: PlacedStore, dsns: list[str]) -> None:
+async def test_the_death_of_a_server_concerns_its_queues_only(store: ShardedStore, dsns: list[str]) -> None:
     queues = await one_on_each(store)
     for away, dsn in enumerate(dsns):
         cut(dsn, off=True)
@@ -164,12 +164,12 @@ async def test_the_death_of_a_server_concerns_its_queues_only(store: PlacedStore
 
 
 async def test_a_node_starts_without_a_server_and_takes_it_up_when_it_is_back(dsns: list[str]) -> None:
-    first = PlacedStore(dsns)
+    first = ShardedStore(dsns)
     await first.open()
     here, there = await one_on_each(first)
     await first.close()
     cut(dsns[1], off=True)
-    store = PlacedStore(dsns)
+    store = ShardedStore(dsns)
     await store.open()
     try:
         await store.send(here, [a_message("x")])
@@ -186,9 +186,9 @@ async def test_a_node_starts_without_a_server_and_takes_it_up_when_it_is_back(ds
 # ---- joining
 
 
-async def test_servers_that_do_not_belong_together_are_refused(store: PlacedStore, dsns: list[str]) -> None:
+async def test_servers_that_do_not_belong_together_are_refused(store: ShardedStore, dsns: list[str]) -> None:
     async def why_not(*names: str) -> str:
-        wrong = PlacedStore(names) if len(names) > 1 else PostgresStore(names[0])
+        wrong = ShardedStore(names) if len(names) > 1 else PostgresStore(names[0])
         with pytest.raises(StoreError) as raised:
             await wrong.open()
         return str(raised.value)
@@ -208,7 +208,7 @@ async def test_servers_that_do_not_belong_together_are_refused(store: PlacedStor
 
 
 async def test_one_of_several_servers_is_not_copied_as_if_it_were_all(
-    store: PlacedStore, dsns: list[str]
+    store: ShardedStore, dsns: list[str]
 ) -> None:
     await one_on_each(store)
     await store.close()
@@ -223,7 +223,7 @@ async def test_a_filled_database_may_become_the_first_of_several(dsns: list[str]
     before = await alone.create_queue(a_key("mine"), QueueContent(QueueSettings(), {}), rest_ms=0)
     await alone.send(before, [a_message("kept")])
     await alone.close()
-    store = PlacedStore(dsns)
+    store = ShardedStore(dsns)
     await store.open()
     try:
         found = await store.find_queue(before.key)
@@ -252,12 +252,12 @@ async def apart(dsns: list[str]) -> AsyncIterator[tuple[CarriedAtOnce, Queue, Qu
 async def die(store: CarriedAtOnce, source: Queue, count: int = 1) -> list[str]:
     """Let messages be received too often; their ids."""
     sent = await store.send(source, [a_message(f"poison {number}") for number in range(count)])
-    await PlacedStore.receive(store, source, count, visibility_s=0)
-    await PlacedStore.receive(store, source, count)
+    await ShardedStore.receive(store, source, count, visibility_s=0)
+    await ShardedStore.receive(store, source, count)
     return [each.message_id for each in sent]
 
 
-async def bodies(store: PlacedStore, queue: Queue) -> list[str]:
+async def bodies(store: ShardedStore, queue: Queue) -> list[str]:
     return sorted(message.body for message in await store.peek(queue))
 
 
@@ -350,7 +350,7 @@ async def test_a_queue_that_is_deleted_takes_its_stand_ins_along(
 
 
 async def test_the_carrier_of_a_node_brings_them_over_by_itself(dsns: list[str]) -> None:
-    store = PlacedStore(dsns)
+    store = ShardedStore(dsns)
     await store.open()
     try:
         here, there = await one_on_each(store)
@@ -373,7 +373,7 @@ async def test_the_carrier_of_a_node_brings_them_over_by_itself(dsns: list[str])
 
 
 async def test_every_servers_journal_has_its_turn_however_busy_the_first_is(dsns: list[str]) -> None:
-    placed = PlacedStore(dsns, journal=True)
+    placed = ShardedStore(dsns, journal=True)
     await placed.open()
     try:
         queues = [await created(placed, name) for name in ("one", "two", "three", "four")]

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from veil.core.queue import QueueKey
-from veil.stores.placed import PlacedStore
+from veil.stores.sharded import ShardedStore
 from veil.stores.store import QueueContent
 
 
@@ -21,7 +21,7 @@ def _then_carry(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitabl
     return call
 
 
-class CarriedAtOnce(PlacedStore):
+class CarriedAtOnce(ShardedStore):
     """No queue is placed with its dead letters, and there is no carrier but those who cause the moves."""
 
     def _chosen(self, key: QueueKey, content: QueueContent) -> int:
@@ -31,7 +31,7 @@ class CarriedAtOnce(PlacedStore):
     async def _carry_on(self) -> None:
         pass
 
-    receive = _then_carry(PlacedStore.receive)  # type: ignore[assignment]
-    receive_hold = _then_carry(PlacedStore.receive_hold)  # type: ignore[assignment]
-    redrive = _then_carry(PlacedStore.redrive)  # type: ignore[assignment]
-    step_move = _then_carry(PlacedStore.step_move)  # type: ignore[assignment]
+    receive = _then_carry(ShardedStore.receive)  # type: ignore[assignment]
+    receive_hold = _then_carry(ShardedStore.receive_hold)  # type: ignore[assignment]
+    redrive = _then_carry(ShardedStore.redrive)  # type: ignore[assignment]
+    step_move = _then_carry(ShardedStore.step_move)  # type: ignore[assignment]
