@@ -94,6 +94,7 @@ def history_of(
             history.recovery_unknown[bucket_of(timeout_s * 1000 + 150)] += 1
         else:
             history.duplicates += 1
+            history.overrun += 1
             history.processing[bucket_of(int(work_s * 1000))] += 1
     return history
 
@@ -127,7 +128,7 @@ def quick_history_of(
     if silent:
         history.lapses[bucket_of(timeout_s * 1000)] = silent
     if not gives_up:
-        history.duplicates = int(late.sum())
+        history.duplicates = history.overrun = int(late.sum())
     return history
 
 

@@ -221,6 +221,19 @@ def test_what_people_compute_instead_is_wrong(known: Known):
     assert known.survival(finding.recommended_timeout_s) <= TARGET
 
 
+@pytest.mark.parametrize("known", ALL, ids=lambda each: each.name)
+def test_work_that_was_completed_under_a_longer_timeout_does_not_show_that_silent_holders_are_dead(known: Known):
+    """A queue whose timeout was shortened from 10 min to 45 s, with holders that give up in silence at their deadline."""
+    missed = 0
+    for seed in range(20):
+        history = quick_history_of(known, seed, leases=6_000, timeout_s=600)
+        history.add(quick_history_of(known, 1_000 + seed, leases=45_000, timeout_s=45, gives_up=True))
+        (finding,) = find_all({Work("r", "a", "q", ""): history}, target=0.001)
+        if finding.certainty == CLEAR and finding.recommended_timeout_s is not None:
+            missed += known.survival(finding.recommended_timeout_s) > 0.001
+    assert missed <= 1
+
+
 def test_too_few_observations_say_how_many_are_needed():
     finding = found(history_of(LOG_NORMAL, Random(3), leases=37, timeout_s=3_600))
 

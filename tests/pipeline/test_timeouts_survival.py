@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from veil.pipeline.lifecycles.tables import bucket_of, lower_ms, upper_ms
@@ -77,6 +78,16 @@ def test_crashes_leave_at_a_steady_rate_of_the_work():
     assert curve.at(9.0)[0] == 1.0
     assert curve.at(60.0)[0] == 0.0
     assert curve.at_risk[0] == pytest.approx(1_000)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("completed", [{}, {bucket_of(2_000): 100}])
+def test_leases_without_a_window_tell_nothing_of_when_others_crashed(completed: dict[int, int]):
+    """A receive with a visibility of 0 lapses at once."""
+    curve = estimate(completed, {}, at_work=[(0.0, 5)], crashed=3.0)
+    for values in (curve.chance, curve.low, curve.high, curve.at_risk, curve.worked_s):
+        assert np.isfinite(values).all()
+    assert (curve.crashes_per_s > 0) == bool(completed)
 
 
 def test_quantiles_stop_where_the_curve_does():

@@ -29,6 +29,7 @@ def day_row(day: datetime, queue: str, history: History, message_type: str = "")
         message_type,
         leases=history.leases,
         duplicates=history.duplicates,
+        overrun=history.overrun,
         unknown=history.unknown,
         window_ms=history.present_ms,
         window_at=day + timedelta(hours=3),

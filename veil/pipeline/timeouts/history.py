@@ -28,6 +28,7 @@ class History:
 
     leases: int = 0
     dead_lettered: int = 0
+    overrun: int = 0  # the holder showed life after its deadline
     duplicates: int = 0  # overrun, and received by somebody else
     failed: int = 0
     given_back: int = 0
@@ -130,7 +131,8 @@ HISTOGRAMS: Final = {
     "recovery_unknown": "recovery_unknown",
 }
 COUNTS: Final = (
-    "leases", "dead_lettered", "duplicates", "failed", "given_back", "crashed", "unknown", "failed_ms", "messages_deleted",
+    "leases", "dead_lettered", "overrun", "duplicates", "failed", "given_back", "crashed", "unknown", "failed_ms",
+    "messages_deleted",
 )  # fmt: skip
 
 

@@ -12,8 +12,8 @@ difference is everything. A holder that was still at work at the deadline needed
 had failed and left the message lying, says nothing about how long work takes, and to count it as at work until the deadline
 would put the survival curve's end at the share of crashes, for ever above any target.
 
-Two things in the data speak. Holders that come late show it where they do not give up: if a fair number of observations
-end beyond the deadline, silence means dead. And work that is cut off by a deadline leaves a trace before it: completions up
+Two things in the data speak. Holders that come late show it where they do not give up: if a fair number of leases were
+overrun, silence means dead. And work that is cut off by a deadline leaves a trace before it: completions up
 to the very end of the window. From the completions in its last three octaves the number still at work is extrapolated:
 as if the tail were a power law, which is heavier than nearly every real one, or lighter if it is getting lighter already.
 What lapsed beyond that number is dead. Where the journal tells that a holder was gone, or went on without its message, there is
@@ -314,7 +314,7 @@ def _crashes_assumed(evidence: Evidence) -> str:
     return text
 
 
-# Late completions that show that holders of this queue do not give up at the deadline.
+# Late signs of life that show that holders of this queue do not give up at the deadline.
 _SHOWN_LEAST, _SHOWN_SHARE = 3, 1 / 10
 # A larger share of all leases than this is not taken for crashes, whatever the completions look like.
 _CREDIBLE_SHARE = 1 / 5
@@ -350,8 +350,8 @@ def sort_lapses(history: History) -> Lapses:
     if not silent:
         return Lapses(lapses, elsewhere, history.dead, True)
     deadline_s = max(lapses, key=lambda each: each[1])[0]
-    beyond = _completed(history, deadline_s, float("inf"))
-    proven = beyond >= max(_SHOWN_LEAST, silent * _SHOWN_SHARE)
+    # Not by completions beyond this deadline: those may be of leases with a longer timeout.
+    proven = history.overrun >= max(_SHOWN_LEAST, silent * _SHOWN_SHARE)
     still = 0.0 if proven else _still_at_work(history, deadline_s, silent)
     crashed = silent - still
     kept = (total - crashed) / total

@@ -160,13 +160,13 @@ def _pieces(
 
 def _crash_rate(left: Floats, middle_s: Floats, cut: Floats, end_s: Floats, crashed: float) -> float:
     """Crashes per second of work: the rate at which those that left at t stand for e^(rate t) that began."""
-    seen = float(left.sum() + cut.sum())
-    if crashed <= 0 or seen <= 0:
-        return 0.0
-    began = seen + crashed
     times = np.concatenate([middle_s, end_s])
     weights = np.concatenate([left, cut])
-    times, weights = times[weights > 0], weights[weights > 0]
+    # What left at once, since it was received without a window, gave nobody the time to crash.
+    times, weights = times[(weights > 0) & (times > 0)], weights[(weights > 0) & (times > 0)]
+    if crashed <= 0 or not len(times):
+        return 0.0
+    began = float(weights.sum()) + crashed
     # Newton's steps from above on a convex function that rises: each stays above the root.
     rate = float(np.min(np.log(began / weights) / times))
     for _ in range(100):
