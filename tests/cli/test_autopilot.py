@@ -72,6 +72,12 @@ def test_from_the_tag_to_the_change_and_back(world: World, autopilot: Autopilot,
     assert "orders" in shown.out
     assert "apply" in shown.out
 
+    with BlockingClient(find_target(world.client.target.endpoint, "us-west-2")) as client:
+        client.call("CreateQueue", {"QueueName": "orders"})
+    elsewhere = autopilot(world, "undo", "orders", "--tables", "tables", "--region", "us-west-2")
+    assert elsewhere.code == 1
+    assert f"account 000000000000 in {REGION}: expected account 000000000000 in us-west-2" in elsewhere.err
+    assert world.timeout_s == 120
     undone = autopilot(world, "undo", "orders", "--tables", "tables", "--region", REGION)
     assert undone.code == 0, undone.err
     assert world.timeout_s == 30

@@ -11,10 +11,21 @@ import pytest
 
 from tests.pipeline.autopilot_kit import HOUR_MS, QUICKLY, REGION, World, a_world, quick, slow
 from tests.pipeline.test_autopilot_advice import WHOLE
-from veil.core.autopilot import RESUME_TAG, DecisionKind
+from veil.core.autopilot import (
+    FILE,
+    RESUME_TAG,
+    AutopilotState,
+    Decision,
+    DecisionKind,
+    Intent,
+    PilotedQueue,
+    StateUnreadable,
+    encode_state,
+)
 from veil.core.findings import Findings
 from veil.journal.storage import Storage
 from veil.pipeline.autopilot.loop import JournalHealth
+from veil.pipeline.timeouts.history import Work
 from veil.words import exact_length
 
 STEPS = ("intended", "asked", "set", "ended", "kept")
@@ -56,6 +67,31 @@ def test_the_queue_of_another_account_that_has_the_same_name_counts_for_nothing(
     world.look()
     assert world.timeout_s == 30
     assert world.actions("change") == []
+
+
+def test_a_state_of_another_account_or_region_is_refused_and_kept(world: World):
+    """One server's journal tells of all of its accounts, so two autopilots may be given the same tables: the second would take
+    the changes of the first for its own, on queues of the same names."""
+    world.create(30)
+    decision = Decision(kind=DecisionKind.CHANGE, code="", reason="", at_ms=0, before_s=20, after_s=30)
+    queues = {"orders": PilotedQueue(intent=Intent(id="x", decision=decision))}
+    for region, account in ((REGION, "111111111111"), ("us-west-2", "000000000000")):
+        state = encode_state(AutopilotState(region=region, account=account, queues=queues))
+        world.tables.write(FILE, state)
+        with pytest.raises(
+            StateUnreadable, match=f"account {account} in {region}: expected .* 000000000000 in {REGION}"
+        ):
+            world.look()
+        assert world.tables.read(FILE) == state
+    assert world.audit() == []
+
+
+def test_the_goals_of_queues_are_not_those_of_another_accounts_queues(world: World):
+    world.create(30)
+    world.pass_time(2, quick)
+    asked: list[Work] = []
+    world.look(world.pilot(find_all=asked.extend))
+    assert asked == [Work(REGION, "000000000000", "orders", "")]
 
 
 @pytest.mark.parametrize("tag", ["advise target=0.05", "off", "nonsense"])

@@ -17,7 +17,7 @@ ATTEMPTS = 100_000
 
 
 def found(history: History, target: float = 1.0) -> Finding:
-    goals = {("r", "q"): Goal(target, least_cost=True)}
+    goals = {Work("r", "a", "q", ""): Goal(target, least_cost=True)}
     (finding,) = find_all({Work("r", "a", "q", ""): history}, goals=goals)
     return finding
 

@@ -362,7 +362,12 @@ def status(tables: Storage, as_json: AsJson = False) -> None:
 @with_tables
 def undo(client: BlockingClient, tables: Storage, queue: QueueName) -> None:
     """Restore the timeout from before the last change. The autopilot then leaves the queue alone."""
-    known = _state(tables).queues.get(queue)
+    state = _state(tables)
+    try:
+        state.expect(client.target.region, client.account(queue))
+    except StateUnreadable as refused:
+        raise CommandFailed(str(refused)) from None
+    known = state.queues.get(queue)
     change = None if known is None else known.change
     if change is None or change.before_s is None:
         raise CommandFailed(f"the autopilot has not changed queue {queue!r}")

@@ -218,6 +218,13 @@ class AutopilotState(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None  # why nothing is done at all
     queues: dict[str, PilotedQueue] = {}
 
+    def expect(self, region: str, account: str) -> None:
+        """See that the state tells of the queues of this region and account, or of none yet; raises StateUnreadable."""
+        if self.account and (self.region, self.account) != (region, account):
+            raise StateUnreadable(
+                f"{FILE} tells of the queues of account {self.account} in {self.region}: expected account {account} in {region}"
+            )
+
 
 def encode_state(state: AutopilotState) -> bytes:
     """The state as the JSON of `autopilot.json`."""
@@ -225,7 +232,7 @@ def encode_state(state: AutopilotState) -> bytes:
 
 
 class StateUnreadable(ValueError):
-    """The text is not what the autopilot writes, or is of a newer version."""
+    """The text is not what the autopilot writes, is of a newer version, or tells of other queues."""
 
 
 def decode_state(text: bytes) -> AutopilotState:

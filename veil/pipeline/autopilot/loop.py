@@ -105,7 +105,7 @@ class Autopilot:
     now_ms: Callable[[], int]
     default: AutopilotPolicy = field(default_factory=AutopilotPolicy)
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
-    find_all: Callable[[Mapping[tuple[str, str], Goal]], Findings | None] = lambda goals: None
+    find_all: Callable[[Mapping[Work, Goal]], Findings | None] = lambda goals: None
     tell: Callable[[str, PilotedQueue, Decision], None] = lambda queue, state, decision: None
     on_step: Callable[[str], None] = lambda step: None
     has_claimed: bool = False  # a queue, by the last look: the next one may change it
@@ -126,30 +126,31 @@ class Autopilot:
         self.has_claimed = False
         health = self.health()
         now_ms = (health.now_ms if isinstance(health, JournalHealth) else None) or self.now_ms()
+        names = list(self.queues.names())
+        account = self.queues.account(names[0]) if names else self.state.account
+        self.state.expect(self.queues.region, account)
         self._recover()
-        policies = self._policies(now_ms)
+        policies = self._policies(names, now_ms)
         problem = self._learn(policies, health, now_ms)
         manifest = load_manifest(self.tables)
-        memories = {
-            work.queue: (work, memory)
-            for work, memory in self._evidence.memories(manifest, list(policies), now_ms).items()
-            # Others may have queues of the same names.
-            if (work.region, work.account) == (self.queues.region, self.queues.account(work.queue))
-        }
+        memories = self._evidence.memories(manifest, list(policies), now_ms)
         self.state = replace(
-            self.state, looked_ms=now_ms, problem=problem, region=self.queues.region,
-            account=next((self.queues.account(name) for name in policies), self.state.account),
+            self.state, looked_ms=now_ms, problem=problem, region=self.queues.region, account=account,
             queues={name: each for name, each in self.state.queues.items() if name in policies or each.intent},
         )  # fmt: skip
         for name, policy in policies.items():
             if policy.mode is Mode.OFF:
                 continue
-            work, memory = memories.get(name, (Work(self.queues.region, "", name, ""), Memory()))
-            self._look_at(name, policy, work, memory, manifest, now_ms)
+            work = self._work(name)
+            self._look_at(name, policy, work, memories.get(work, Memory()), manifest, now_ms)
         self._save()
         return self.state
 
     # ---- one queue
+
+    def _work(self, name: str) -> Work:
+        """Whose history counts: others may have queues of the same names."""
+        return Work(self.queues.region, self.queues.account(name), name, "")
 
     def _look_at(
         self, name: str, policy: AutopilotPolicy, work: Work, memory: Memory, manifest: Manifest, now_ms: int
@@ -297,7 +298,7 @@ class Autopilot:
         if health is not None and health.waiting_s * 1000 > STALE_MS:
             return "the server's journal is behind"
         if now_ms - self._found_ms >= HOUR_MS:
-            goals = {(self.queues.region, name): goal_of(policy) for name, policy in policies.items()}
+            goals = {self._work(name): goal_of(policy) for name, policy in policies.items()}
             self._findings, self._found_ms = self.find_all(goals), now_ms
         return None
 
@@ -307,10 +308,10 @@ class Autopilot:
 
     # ---- whose queues
 
-    def _policies(self, now_ms: int) -> dict[str, AutopilotPolicy]:
+    def _policies(self, names: Iterable[str], now_ms: int) -> dict[str, AutopilotPolicy]:
         """The queues that allow something."""
         found: dict[str, AutopilotPolicy] = {}
-        for name in self.queues.names():
+        for name in names:
             tags = self.queues.tags(name)
             try:
                 policy = read_policy(tags[TAG]) if TAG in tags else self.default

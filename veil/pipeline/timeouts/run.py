@@ -54,7 +54,7 @@ def run_timeouts(
     policies: Mapping[str, Schedule] | None = None,
     policy: str = NO_RENEWAL,
     queues: Sequence[str] = (),
-    goals: Mapping[tuple[str, str], Goal] | None = None,
+    goals: Mapping[Work, Goal] | None = None,
     now: datetime | None = None,
     save: bool = True,
 ) -> Findings:
@@ -88,10 +88,10 @@ def find_all(
     target: float = TARGET_DEFAULT,
     policies: Mapping[str, Schedule] | None = None,
     policy: str = NO_RENEWAL,
-    goals: Mapping[tuple[str, str], Goal] | None = None,
+    goals: Mapping[Work, Goal] | None = None,
 ) -> list[Finding]:
-    """Each queue as a whole, then its message types where it has more than one; `goals` are for single queues, by region and
-    name."""
+    """Each queue as a whole, then its message types where it has more than one; `goals` are for single queues, each a
+    Work without a type."""
     timelines = Timelines(policies)
     if policy != NO_RENEWAL and policy not in timelines.names:
         raise ValueError(f"policy={policy!r}: expected {NO_RENEWAL} or one of {', '.join(timelines.names)}")
@@ -103,7 +103,7 @@ def find_all(
         whole = History()
         for history in types.values():
             whole.add(history)
-        goal = (goals or {}).get((queue.region, queue.queue), Goal(target, policy))
+        goal = (goals or {}).get(queue, Goal(target, policy))
         found.append(find(queue, None, whole, timelines, goal))
         if len(types) > 1:
             found += [
