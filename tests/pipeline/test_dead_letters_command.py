@@ -124,4 +124,4 @@ def test_without_dead_letters_it_says_so(
 
 def test_a_queue_that_is_not_there_is_named(queues: Queues, tmp_path: Path, capsys: Captured):
     assert veil("nowhere", "--tables", str(tmp_path / "tables")) == 1
-    assert "QUEUE 'nowhere': expected a queue at " in capsys.readouterr().err
+    assert "there is no queue 'nowhere' at " in capsys.readouterr().err

@@ -200,11 +200,15 @@ def test_messages_that_do_not_tell_their_source_need_a_destination(
             ["--resume", "x", "--where", "true"],
             "--resume x: the run already has its selection, so --where cannot be given",
         ),
+        (
+            ["--resume", "x", "--region", "eu-west-1"],
+            "--resume x: the run already has its selection, so --region cannot be given",
+        ),
         (["--resume", "x"], "--resume 'x': expected a run in "),
         (["--resume", "../x"], "--resume '../x': expected a run in "),
         (["orders-dead", "--set-attribute", "x"], "--set-attribute 'x': expected NAME=SQL"),
-        (["orders-dead", "--to", "nowhere"], "--to 'nowhere': expected a queue at "),
-        (["nowhere"], "QUEUE 'nowhere': expected a queue at "),
+        (["orders-dead", "--to", "nowhere"], "there is no queue 'nowhere' at "),
+        (["nowhere"], "there is no queue 'nowhere' at "),
     ],
 )
 def test_mistakes_are_told_before_spark_is_started(

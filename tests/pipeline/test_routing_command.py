@@ -51,6 +51,7 @@ def hour_row(queue: str, history: History, message_type: str) -> dict[str, Any]:
         message_type,
         leases=history.leases,
         duplicates=history.duplicates,
+        overrun=history.overrun,
         window_ms=history.present_ms,
         window_at=HOUR,
         processing=history.processing,
@@ -86,6 +87,7 @@ def test_learned_rules_send_each_class_to_the_timeout_that_it_needs(
 
     assert run(command) == 1
     assert "there is no queue intake-short, intake-medium, intake-long: create it" in capsys.readouterr().err
+    assert not (tmp_path / "state").exists()
     assert run([*command, "--create-queues"]) == 0
 
     told = capsys.readouterr()
@@ -111,6 +113,25 @@ def test_learned_rules_send_each_class_to_the_timeout_that_it_needs(
     ]
     assert lines[-1]["total"] == {"intake-short": 30, "intake-medium": 30, "intake-long": 60}
     assert "created intake-short with a timeout of 30 s" in told.err
+
+
+def test_rules_are_learned_from_the_queues_of_the_intakes_own_account_and_region(
+    queues: Queues, tables_place: Storage, capsys: pytest.CaptureFixture[str]
+):
+    """Queues of other owners may have the same names, and the journal of one server tells of all of its accounts."""
+    queues.create("intake")
+    known = Known("mail", lambda r: 900.0 * r.lognormvariate(0, 0.3), lambda t: 0.0)
+    others = history_of(known, Random(1), leases=2_000, timeout_s=3_600)
+    elsewhere = [{"account": "111111111111"}, {"region": "eu-west-1"}]
+    rows = [hour_row("intake", others, "mail") | each for each in elsewhere]
+    write_tables(tables_place, {HOUR.replace(hour=0): rows})
+
+    assert (
+        run(["pipeline", "route", "--from", "intake", "--learn", "--tables", tables_place.uri, "--dry-run"])
+        == 0
+    )
+
+    assert "class mail" not in capsys.readouterr().err
 
 
 def test_a_class_is_remembered_when_the_past_is_gone(
@@ -245,8 +266,14 @@ def test_queues_that_are_made_share_the_dead_letters_of_the_intake(
         (["--learn", "--default", "huge"], 1, "band 'huge': expected one of short, medium, long"),
         (["--learn", "--target-name", "all"], 1, "target name 'all': expected {band} in it"),
         (["--learn", "--quantile", "3"], 2, "'3': expected a share from 50% to 99.99%"),
+        (["--learn", "--conf", "x=1"], 1, "conf 'x': expected a name that begins with spark."),
         (["--rules", "none.toml"], 1, "rules none.toml: No such file"),
-        (["--learn"], 1, "queue intake at http://127.0.0.1"),
+        (["--learn"], 1, "veil: there is no queue 'intake' at http://127.0.0.1"),
+        (
+            ["--learn", "--endpoint", "http://127.0.0.1:1"],
+            1,
+            "veil: no server answers at http://127.0.0.1:1 (connection refused)",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_told_in_one_line(

@@ -177,6 +177,11 @@ class QueueClient(ServiceClient):
         """All attributes of the queue, counts included."""
         return self._loop.run(retried(lambda: self._client.attributes(self.url)))
 
+    @property
+    def owner(self) -> tuple[str, str]:
+        """The region and the account of the queue."""
+        return self.region, self.url.split("/")[-2]
+
     def is_veil(self) -> bool:
         """Whether the service has Veil's own actions; asked once."""
         if self._is_veil is None:

@@ -24,9 +24,8 @@ from veil.cli.options import (
 )
 from veil.cli.output import one_line, progress_bar, say_json, show_table, talk
 from veil.cli.pipeline import pipeline_app
-from veil.cli.pipeline.options import SparkOptions, spark_session, with_spark, with_tables
+from veil.cli.pipeline.options import SparkOptions, service_of, spark_session, with_spark, with_tables
 from veil.cli.queue import dead_letter_queues
-from veil.client.api import ApiError
 
 if TYPE_CHECKING:
     from veil.journal.storage import Storage
@@ -84,8 +83,8 @@ def dead_letters(
     from veil.pipeline.queues import QueueAddress
     from veil.pipeline.sql import TYPE_ATTRIBUTES
 
+    where = QueueAddress(names[0], *service_of(names, endpoint, region))
     for name in names:  # before Spark is started for nothing
-        where = QueueAddress(name, *found_queues(endpoint, region, {"QUEUE": name}))
         opened(where, name).close()
     with spark_session(*spark, "dead letters", quiet=as_json) as session:
         analyse(session, where, names, tables, type_attributes=type_attribute or TYPE_ATTRIBUTES)
@@ -101,21 +100,6 @@ def dead_letters(
 def _all_dead_letter_queues(endpoint: str | None, region: str | None) -> list[str]:
     with connect(endpoint, region) as client:
         return sorted(set(dead_letter_queues(client)) & set(client.queue_names()))
-
-
-def found_queues(endpoint: str | None, region: str | None, queues: Mapping[str, str]) -> tuple[str, str]:
-    """The service's address and region, once it has said that it has the queues, given by what each is for."""
-    with connect(endpoint, region) as client:
-        for what, name in queues.items():
-            try:
-                client.queue_url(name)
-            except ApiError as error:
-                if not error.is_missing_queue:
-                    raise
-                raise CommandFailed(
-                    f"{what} {name!r}: expected a queue at {client.target.endpoint}"
-                ) from None
-        return client.target.endpoint, client.target.region
 
 
 def _show_groups(groups: Sequence[DeadLetterGroup], queues: Sequence[str], top: int) -> None:
@@ -292,6 +276,7 @@ def redrive(
             "--to": to,
             "--set-body": set_body,
             "--set-attribute": set_attribute,
+            "--region": region,
             "--dry-run": dry_run or None,
         }
         wrong = [name for name, value in given.items() if value is not None]
@@ -312,8 +297,7 @@ def redrive(
 
     choice = Selection(where, set_body, read_attributes(set_attribute))
     tell_unfinished(tables)
-    needed = {"QUEUE": queue, **({"--to": to} if to is not None else {})}
-    service = QueueAddress(queue, *found_queues(endpoint, region, needed))
+    service = QueueAddress(queue, *service_of([queue] if to is None else [queue, to], endpoint, region))
     opened(service, queue).close()  # before Spark is started for nothing
     with spark_session(*spark, "redrive", quiet=as_json) as session:
         run = choose(session, service, tables, choice, to=to, rate_s=rate)

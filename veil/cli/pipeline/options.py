@@ -6,13 +6,13 @@ import inspect
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 from veil.cli.failures import CommandFailed
-from veil.cli.options import DataDirectory, server_settings, shared, widened
+from veil.cli.options import DataDirectory, connect, server_settings, shared, widened
 from veil.cli.output import talk
 from veil.core.errors import VeilError
 
@@ -67,7 +67,13 @@ def with_spark(command: Callable[..., None]) -> Callable[..., None]:
     """The command with --master and --conf; its `spark` is what they say."""
 
     def call(given: dict[str, Any]) -> None:
-        command(spark=SparkOptions(given.pop("master"), given.pop("conf")), **given)
+        spark = SparkOptions(given.pop("master"), given.pop("conf"))
+        if any(spark):
+            from veil.pipeline.spark.session import SparkSettings, read_conf
+
+            # Mistakes are told before a command has done anything: created queues, made a folder.
+            SparkSettings(master=spark.master, conf=read_conf(spark.conf or []))
+        command(spark=spark, **given)
 
     return widened(command, ["spark"], {"master": Master, "conf": Conf}, call)
 
@@ -107,6 +113,14 @@ def _server_places(data: str | None) -> tuple[Path, str | None]:
         return settings.data, None
     own = None if settings.journal in ("on", "off") else settings.journal
     return store_directory(settings) or settings.data, own
+
+
+def service_of(queues: Sequence[str], endpoint: str | None, region: str | None) -> tuple[str, str]:
+    """The address and the region of the service that the options name, once it has said that it has these queues."""
+    with connect(endpoint, region) as client:
+        for name in queues:
+            client.queue_url(name)
+        return client.target.endpoint, client.target.region
 
 
 @contextmanager

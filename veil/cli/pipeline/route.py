@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from veil import words
 from veil.cli import output
-from veil.cli.failures import CommandFailed
 from veil.cli.options import (
     AsJson,
     Endpoint,
@@ -20,7 +18,6 @@ from veil.cli.options import (
     how_often,
     length,
     option,
-    service_target,
     whole_number,
     wrong,
 )
@@ -32,15 +29,15 @@ from veil.cli.pipeline.options import (
     TablesPlace,
     place_of,
     places,
+    service_of,
     spark_session,
     with_spark,
 )
 from veil.cli.pipeline.timeouts import read_date, read_share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from veil.pipeline.queues import QueueAddress, QueueClient
     from veil.pipeline.routing.router import BandVerdict, Prepared, Routed
     from veil.pipeline.routing.rules import Band, RouteTable
 
@@ -202,7 +199,7 @@ def route(
     if learn == (rules is not None):
         raise wrong("--rules", "expected either --rules FILE or --learn")
     from veil.pipeline.lifecycles.lock import only_run
-    from veil.pipeline.queues import QueueAddress
+    from veil.pipeline.queues import QueueAddress, QueueClient
     from veil.pipeline.routing.router import LearnedRules, Router, RouterState, prepare_targets
     from veil.pipeline.routing.rules import band_named, check_class_by, read_bands, read_rule_file
     from veil.pipeline.sql import TYPE_ATTRIBUTES
@@ -210,28 +207,29 @@ def route(
     written = None if rules is None else read_rule_file(rules)
     found_bands = read_bands(bands)
     fallback = found_bands[-1] if default is None else band_named(found_bands, default)
-    name_of = _namer(intake, target_name)
-    service = service_target(endpoint, region)
-    place = QueueAddress(intake, service.endpoint, service.region)
+    name_of, class_by = _namer(intake, target_name), check_class_by(class_by)
     _, tables_place = places(data, None, tables)
     state_place = place_of("state", state or _beside_tables(data, intake))
-    learned = LearnedRules(
-        tables=tables_place,
-        state=RouterState(state_place),
-        bands=found_bands,
-        default=fallback,
-        queue_of=name_of,
-        queues=learn_from or [_name(intake), *map(name_of, found_bands)],
-        class_by=check_class_by(class_by),
-        type_attributes=tuple(type_attribute or TYPE_ATTRIBUTES),
-        quantile=quantile,
-        since=since,
-        look_every_s=float(relearn),
-        tell=lambda verdicts: show_verdicts(verdicts, as_json=as_json),
-    )
-    current = learned.table if written is None else lambda: written
-    with _intake(place) as client:
-        learned.state.belongs_to(client.url)
+    router_state = RouterState(state_place)
+    place = QueueAddress(intake, *service_of([intake], endpoint, region))
+    with QueueClient(place, user_agent="pipeline route") as client:
+        router_state.belongs_to(client.url)
+        learned = LearnedRules(
+            tables=tables_place,
+            state=router_state,
+            bands=found_bands,
+            default=fallback,
+            queue_of=name_of,
+            queues=learn_from or [_name(intake), *map(name_of, found_bands)],
+            owner=client.owner,
+            class_by=class_by,
+            type_attributes=tuple(type_attribute or TYPE_ATTRIBUTES),
+            quantile=quantile,
+            since=since,
+            look_every_s=float(relearn),
+            tell=lambda verdicts: show_verdicts(verdicts, as_json=as_json),
+        )
+        current = learned.table if written is None else lambda: written
         table = current()
         show_table(table, as_json=as_json)
         if dry_run:
@@ -239,10 +237,10 @@ def route(
         # All that can be wrong with the queues is found before Spark is started.
         show_prepared(prepare_targets(client, table, create=create_queues))
         with only_run(state_place), spark_session(*spark, "pipeline route", quiet=as_json) as session:
-            learned.state.keep()
+            router_state.keep()
             counts = RouteCounts(as_json)
             options = (("maxMessagesPerTrigger", str(max_messages)),)
-            router = Router(session, place, learned.state, current, counts.add, options, error_path, parts)
+            router = Router(session, place, router_state, current, counts.add, options, error_path, parts)
             query = router.start(once=once, every_s=every)
             if not once:
                 talk("routing; stop with Ctrl-C")
@@ -253,19 +251,6 @@ def route(
             finally:
                 query.stop()
                 counts.show()
-
-
-@contextmanager
-def _intake(place: QueueAddress) -> Iterator[QueueClient]:
-    from veil.client.api import ApiError
-    from veil.pipeline.queues import QueueClient
-
-    try:
-        client = QueueClient(place, user_agent="pipeline route")
-    except ApiError as error:
-        raise CommandFailed(f"queue {place.queue} at {place.endpoint}: {error}") from None
-    with client:
-        yield client
 
 
 def _name(queue: str) -> str:

@@ -446,6 +446,7 @@ class LearnedRules:
     default: Band
     queue_of: Callable[[Band], str]
     queues: Sequence[str]  # whose past counts
+    owner: tuple[str, str]  # their region and account: others may have queues of the same names
     class_by: str = TYPE
     type_attributes: Sequence[str] = TYPE_ATTRIBUTES
     quantile: float = QUANTILE_DEFAULT
@@ -464,9 +465,8 @@ class LearnedRules:
 
     def _look(self) -> None:
         histories = past(self.tables, since=self.since, queues=self.queues)
-        self.verdicts = learn(
-            by_class(histories), self.bands, self.state.classes(), self.default, self.quantile
-        )
+        own = {work: each for work, each in histories.items() if (work.region, work.account) == self.owner}
+        self.verdicts = learn(by_class(own), self.bands, self.state.classes(), self.default, self.quantile)
         self.state.keep_classes({each.message_class: each.band.name for each in self.verdicts})
         self.tell(self.verdicts)
 
