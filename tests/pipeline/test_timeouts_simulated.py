@@ -222,7 +222,9 @@ def test_what_people_compute_instead_is_wrong(known: Known):
 
 
 @pytest.mark.parametrize("known", ALL, ids=lambda each: each.name)
-def test_work_that_was_completed_under_a_longer_timeout_does_not_show_that_silent_holders_are_dead(known: Known):
+def test_work_that_was_completed_under_a_longer_timeout_does_not_show_that_silent_holders_are_dead(
+    known: Known,
+):
     """A queue whose timeout was shortened from 10 min to 45 s, with holders that give up in silence at their deadline."""
     missed = 0
     for seed in range(20):
