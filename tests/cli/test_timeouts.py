@@ -90,6 +90,21 @@ def test_show_of_one_queue_gives_the_reasons_in_words_and_the_candidates(
     assert "about 3,700 completed leases are needed to see 0.1 %; there are 37 so far." in few
 
 
+def test_queues_of_one_name_are_told_apart_by_their_account_and_region(
+    command: Veil, tables: Path, found: list[Finding]
+) -> None:
+    (orders,) = (each for each in found if each.queue == "orders")
+    save(tables, [*found, msgspec.structs.replace(orders, account="111111111111")])
+
+    whole = command("timeouts", "show", "--tables", str(tables))
+    one = command("timeouts", "show", "orders", "--tables", str(tables))
+
+    for account in ("000000000000", "111111111111"):
+        assert f"orders ({account} in us-east-1)  " in whole.out
+        assert f"orders ({account} in us-east-1): " in one.out
+    assert "slow  " in whole.out
+
+
 def test_show_as_json_has_all_that_is_known(command: Veil, tables: Path, found: list[Finding]) -> None:
     save(tables, found)
 
@@ -152,10 +167,10 @@ def test_apply_sets_what_is_recommended_and_says_how_to_undo_it(veil: Veil, queu
     assert timeout_of(veil, "slow") == recommended["slow"] != 3_600
     assert timeout_of(veil, "few") == 30
     undo = {line.split(":")[0]: line.split("undo: veil ")[1] for line in ran.out.splitlines()}
-    assert undo == {
-        "orders": "queue edit orders --visibility-timeout 10",
-        "slow": "queue edit slow --visibility-timeout 3600",
-    }
+    for queue, timeout_s in (("orders", 10), ("slow", 3_600)):
+        what, where = f"queue edit {queue} --visibility-timeout {timeout_s}s", "--endpoint http://127.0.0.1:"
+        assert undo[queue].startswith(f"{what} {where}")
+        assert undo[queue].endswith(" --region us-east-1")
 
     assert veil(*undo["orders"].split()).code == 0
     assert timeout_of(veil, "orders") == 10

@@ -140,6 +140,15 @@ def test_the_dearest_queue_comes_first_and_types_stand_under_their_queue():
     assert [text_of(next(each.iter("h3"))) for each in sections(page)] == ["dear", "cheap"]
 
 
+def test_queues_of_one_name_are_told_apart_by_their_account_and_region():
+    queues = [a_finding("orders"), a_finding("orders", account="111111111111"), a_finding("mails")]
+    page = page_of(Findings(1, "", 0.001, queues))
+    told = {text_of(next(each.iter("h3"))) for each in sections(page)}
+    assert told == {"mails", *(f"orders ({each.account} in {each.region})" for each in queues[:2])}
+    for name in told:
+        assert page.count(f">{name}<") >= 2  # in the table, and above its section
+
+
 def test_links_lead_to_the_sections():
     tree = tree_of(page_of(some_findings(5)))
 

@@ -44,7 +44,7 @@ from veil.cli.pipeline.options import (
     with_spark,
     with_tables,
 )
-from veil.cli.queue import visibility_timeout_s
+from veil.cli.queue import set_timeout_command, visibility_timeout_s
 from veil.client.api import ApiError
 from veil.core.autopilot import (
     FILE,
@@ -105,9 +105,7 @@ class ClientQueues:
         """The command that undoes this change; None where nothing was changed."""
         if decision.kind not in (DecisionKind.CHANGE, DecisionKind.TAKE_BACK):
             return None
-        target = self._client.target
-        where = f"--endpoint {target.endpoint} --region {target.region}"
-        return f"veil queue edit {queue} --visibility-timeout {decision.before_s}s {where}"
+        return set_timeout_command(self._client, queue, decision.before_s)
 
     def account(self, queue: str) -> str:
         """Whose queue it is."""

@@ -136,6 +136,12 @@ def redrive_policy(client: BlockingClient, dead_letter: str, max_receives: int) 
     return json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": max_receives})
 
 
+def set_timeout_command(client: BlockingClient, queue: str, timeout_s: int | None) -> str:
+    """The command that gives the queue this timeout, wherever it is run."""
+    where = f"--endpoint {client.target.endpoint} --region {client.target.region}"
+    return f"veil queue edit {queue} --visibility-timeout {timeout_s}s {where}"
+
+
 def visibility_timeout_s(client: BlockingClient, name: str) -> int | None:
     """The queue's visibility timeout; None where there is no such queue."""
     try:

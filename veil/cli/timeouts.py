@@ -16,7 +16,7 @@ from veil.cli.failures import CommandFailed, confirm
 from veil.cli.options import AsJson, DryRun, Yes, argument, complete_queue, with_client
 from veil.cli.output import drawn_width, inert, is_terminal, say, say_json, show_table, talk
 from veil.cli.pipeline.options import with_tables
-from veil.cli.queue import visibility_timeout_s
+from veil.cli.queue import set_timeout_command, visibility_timeout_s
 from veil.core.findings import (
     FILE,
     NO_RENEWAL,
@@ -95,8 +95,9 @@ class Headline(NamedTuple):
 
 def headline(findings: Findings, width: int | None = None) -> Headline:
     """The table, with as many columns as fit into the width (all of them without one)."""
+    names = findings.names()
     cells = [
-        _cells(each, is_type=each is not whole)
+        _cells(each, names[each.key], is_type=each is not whole)
         for whole, types in findings.by_cost()
         for each in (whole, *types)
     ]
@@ -125,12 +126,12 @@ def _shortened(name: str, to: int) -> str:
     return name if len(name) <= to else f"{name[: to - 1 - half]}…{name[len(name) - half :]}"
 
 
-def _cells(finding: Finding, *, is_type: bool) -> dict[str, str]:
+def _cells(finding: Finding, name: str, *, is_type: bool) -> dict[str, str]:
     recommended = words.length(finding.recommended_timeout_s)
     if finding.recommended_timeout_s is not None and finding.policy != NO_RENEWAL:
         recommended += f" ({finding.policy})"
     return {
-        "queue": finding.queue,
+        "queue": name,
         "type": finding.message_type or ("" if not is_type else words.NOTHING),
         "leases": words.count(finding.leases),
         "present": words.length(finding.present_timeout_s),
@@ -144,9 +145,9 @@ def _cells(finding: Finding, *, is_type: bool) -> dict[str, str]:
     }
 
 
-def tell(finding: Finding) -> None:
+def tell(finding: Finding, name: str) -> None:
     """One queue or type in words, and what each timeout that it could have would mean."""
-    for line in _words(finding):
+    for line in _words(finding, name):
         say(inert(line, keep=""))
     say()
     policies = [each.policy for each in finding.candidates[0].policies] if finding.candidates else []
@@ -172,9 +173,9 @@ def _days(finding: Finding) -> str:
     return f"on {since} (UTC)" if since == until else f"from {since} to {until} (UTC)"
 
 
-def _words(finding: Finding) -> Sequence[str]:
-    whole = finding.message_type is None
-    name = finding.queue if whole else f"{finding.queue}, type {finding.message_type or '(none)'}"
+def _words(finding: Finding, name: str) -> Sequence[str]:
+    if finding.message_type is not None:
+        name += f", type {finding.message_type or '(none)'}"
     timeout_s = finding.recommended_timeout_s
     recommended = "no recommendation" if timeout_s is None else words.length(timeout_s)
     lines = [f"{name}: {recommended} ({finding.certainty})", f"  {finding.reason}."]
@@ -230,10 +231,11 @@ def show(
     if queue is None or as_json:
         show_findings(findings, as_json=as_json)
         return
+    names = findings.names()
     for number, finding in enumerate(findings.findings):
         if number:
             say()
-        tell(finding)
+        tell(finding, names[finding.key])
 
 
 @timeouts_app.command("apply", epilog="Example: veil timeouts apply orders --dry-run")
@@ -269,7 +271,7 @@ def apply(
         old = f"These recommendations are {days} days old. {question} anyway?"
         confirm(old if days >= _OLD_DAYS else f"{question}?", yes=yes)
     for each in changes:
-        undo = f"veil queue edit {each.queue} --visibility-timeout {each.before_s}"
+        undo = set_timeout_command(client, each.queue, each.before_s)
         if not dry_run:
             attributes = {"VisibilityTimeout": str(each.after_s)}
             client.on_queue("SetQueueAttributes", each.queue, {"Attributes": attributes})

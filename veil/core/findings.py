@@ -3,7 +3,8 @@ and the console alike (as JSON, so that none of them needs Spark)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -77,6 +78,16 @@ class Replay(msgspec.Struct, frozen=True):
         return max(0.0, self.duplicates_then - self.duplicates_with_recommended)
 
 
+QueueKey = tuple[str, str, str]  # region, account and name: others may have queues of the same name
+
+
+def told_names(keys: Iterable[QueueKey]) -> dict[QueueKey, str]:
+    """What to call each of these queues: by its name, and where several have that name, with its account and region."""
+    found = set(keys)
+    known = Counter(name for _, _, name in found)
+    return {key: key[2] if known[key[2]] == 1 else f"{key[2]} ({key[1]} in {key[0]})" for key in found}
+
+
 class Finding(msgspec.Struct, frozen=True):
     """One queue, or one message type of it (`message_type` None: all types together)."""
 
@@ -111,6 +122,11 @@ class Finding(msgspec.Struct, frozen=True):
     failed_s: float = 0.0  # of work that failed attempts took
     messages_completed: int = 0
     crash_share: float = 0.0  # of the attempts: to be expected, also where none has crashed yet
+
+    @property
+    def key(self) -> QueueKey:
+        """Whose queue it is."""
+        return self.region, self.account, self.queue
 
     def cost_s(self, means: WithPolicy) -> float:
         """What an attempt costs with a timeout that means this: what is done twice, each as long as half of the work takes, and
@@ -199,11 +215,15 @@ class Findings(msgspec.Struct, frozen=True):
     findings: list[Finding]  # by queue; each queue as a whole first, then its message types
     policy: str = NO_RENEWAL  # the renewal policy that the recommendations are for
 
+    def names(self) -> dict[QueueKey, str]:
+        """What to call each of the queues."""
+        return told_names(each.key for each in self.findings)
+
     def by_cost(self) -> list[QueueFindings]:
         """The findings by queue, the dearest first; among equals those that there is something to do about."""
-        grouped: dict[tuple[str, str, str], list[Finding]] = {}
+        grouped: dict[QueueKey, list[Finding]] = {}
         for finding in self.findings:
-            grouped.setdefault((finding.region, finding.account, finding.queue), []).append(finding)
+            grouped.setdefault(finding.key, []).append(finding)
         queues = []
         for group in grouped.values():
             # A queue whose messages all bear types may come without a finding of its own; the largest speaks for it.

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from veil.core.clock import Trouble
+from veil.core.findings import QueueKey
 from veil.pipeline.dead_letters.analysis import DeadLetterGroup, read_groups
 from veil.pipeline.lifecycles.tables import ATTEMPT, HOW, LAPSED, OUTCOME
 from veil.pipeline.sql import F
@@ -54,6 +55,11 @@ class QueueLife:
     queue: str
     totals: Counter[str]
     timeline: QueueTimeline | None
+
+    @property
+    def key(self) -> QueueKey:
+        """Whose queue it is."""
+        return self.region, self.account, self.queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +151,6 @@ _SLOTS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600)
 _GROUPS_MAX: Final = 50
 
 _KEY: Final = ("region", "account", "queue")
-Key = tuple[str, str, str]
 
 
 def collect_overview(
@@ -172,7 +177,7 @@ def collect_overview(
     numbers = [row["slot"] for row in rows]
     if numbers and slot == _HOUR:
         begin, end = begin + slot * min(numbers), begin + slot * (max(numbers) + 1)
-    totals: dict[Key, Counter[str]] = {}
+    totals: dict[QueueKey, Counter[str]] = {}
     for row in rows:
         totals.setdefault(_key(row), Counter()).update({name: row[name] for name in _SUMS})
     timelines = _timelines(rows, SERIES, totals, begin, end, slot)
@@ -203,7 +208,7 @@ def collect_overview(
     )  # fmt: skip
 
 
-def _key(row: Row) -> Key:
+def _key(row: Row) -> QueueKey:
     return row["region"], row["account"], row["queue"]
 
 
@@ -220,9 +225,9 @@ def _by_slot(table: DataFrame, begin: datetime, slot: timedelta, *counts: Column
 
 
 def _timelines(
-    rows: Sequence[Row], columns: Mapping[str, Sequence[str]], keys: Iterable[Key], begin: datetime, end: datetime,
+    rows: Sequence[Row], columns: Mapping[str, Sequence[str]], keys: Iterable[QueueKey], begin: datetime, end: datetime,
     slot: timedelta, *, by_send: bool = True,
-) -> dict[Key, QueueTimeline]:  # fmt: skip
+) -> dict[QueueKey, QueueTimeline]:  # fmt: skip
     """A timeline for each of the queues, also those without a row. It begins with the first slot that has one."""
     slots, first = -(-(end - begin) // slot), min((row["slot"] for row in rows), default=0)
     counts = {key: {series: [0] * slots for series in SERIES} for key in keys}

@@ -20,7 +20,7 @@ from markupsafe import Markup
 from veil import charts, words
 from veil.charts import UNITS, percent
 from veil.core.clock import Trouble
-from veil.core.findings import NO_RENEWAL, Finding, Findings, after_losses
+from veil.core.findings import NO_RENEWAL, Finding, Findings, after_losses, told_names
 from veil.pipeline.lifecycles.tables import ATTEMPT, OUTCOME
 from veil.pipeline.report import summary
 from veil.pipeline.report.overview import SERIES, Example, ExampleLease, Overview, QueueTimeline
@@ -43,6 +43,7 @@ def render_html(findings: Findings, overview: Overview) -> str:
     busiest = sorted(
         overview.queues, key=lambda each: (-each.totals["leases"], -each.totals["sent"], each.queue)
     )
+    lives = {each.key: each for each in overview.queues}
     return _environment().get_template("page.html").render(
         policy=f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'",
         style=Markup(style),  # noqa: S704 - our own file
@@ -54,7 +55,8 @@ def render_html(findings: Findings, overview: Overview) -> str:
         judged=judged,
         wholes=[queue.whole for queue in queues],
         detailed=queues[:DETAILED_MAX],
-        lives={(each.region, each.account, each.queue): each for each in overview.queues},
+        lives=lives,
+        names=told_names([*lives, *(each.key for each in findings.findings)]),
         attempt_shares=_shares(overview.totals, {name: name for name in ATTEMPT}),
         message_shares=_shares(overview.totals, OUTCOME),
         busiest=busiest[:_BUSIEST_MAX],
