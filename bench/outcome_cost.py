@@ -58,9 +58,7 @@ def cpu_us(pid: int) -> float:
 def nothing_said() -> Iterator[None]:
     """A consumer that neither tells its errors nor sends the header."""
     with ExitStack() as patches:
-        patches.enter_context(
-            mock.patch("veil.consumer.handlers.running.reported_failure", lambda *_, **__: None)
-        )
+        patches.enter_context(mock.patch("veil.consumer.message.reported_failure", lambda *_: None))
         patches.enter_context(mock.patch("veil.client.client._outcome_line", lambda _: ""))
         yield
 

@@ -48,7 +48,7 @@ class _Error(msgspec.Struct):
 GRACE_HEADER: Final = b"x-veil-lease-grace"
 WAITED_HEADER: Final = b"x-veil-waited"
 BULK_HEADER: Final = b"x-veil-bulk"
-_BULK_MAX: Final = 100
+BULK_MAX: Final = 100
 _GRACE_MAX_S: Final = 3_600.0
 
 _received = msgspec.json.Decoder(_Received)
@@ -114,7 +114,7 @@ def messages_in(answer: HttpAnswer, asked_at_s: float) -> list[RawMessage]:
 def bulk_in(answer: HttpAnswer) -> int:
     """How many messages Veil offers to take in one call; ten of other services."""
     text = answer.header(BULK_HEADER)
-    return max(BATCH_MAX, min(int(text), _BULK_MAX)) if text.isascii() and text.isdigit() else BATCH_MAX
+    return max(BATCH_MAX, min(int(text), BULK_MAX)) if text.isascii() and text.isdigit() else BATCH_MAX
 
 
 def _grace_s(answer: HttpAnswer) -> float:

@@ -58,6 +58,7 @@ _SEND_REST_S_MAX: Final = 5.0
 # For the questions at a consumer's start: a service that starts at the same time gets a moment.
 _START_TRIES: Final = 3
 _START_BACKOFF: Final = RetryBackoff(first_s=0.3, max_s=0.8)
+_ENTRY_IDS: Final = tuple(map(str, range(answers.BULK_MAX)))
 _BULK_LINE: Final = f"{answers.BULK_HEADER.decode()}: 1\r\n"
 _ARN: Final = re.compile(r"arn:[a-z-]+:sqs:([a-z0-9-]+):(\d{12}):([A-Za-z0-9_-]+(?:\.fifo)?)")
 
@@ -455,8 +456,8 @@ async def with_retries(
 
 
 def _outcome_line(reported: Sequence[ReportedOutcome | None]) -> str:
-    by_entry = {str(at): each for at, each in enumerate(reported) if each is not None}
-    return f"{OUTCOME_HEADER}: {write_header(by_entry)}\r\n" if by_entry else ""
+    header = write_header(dict(zip(_ENTRY_IDS, reported, strict=False)))
+    return f"{OUTCOME_HEADER}: {header}\r\n" if header else ""
 
 
 def _user_agent(role: str, extra: str) -> str:

@@ -11,7 +11,6 @@ from typing import Final, Generic, TypeVar
 
 from veil.client.api import BATCH_MAX, ApiError, Failure, QueueApi, RetryBackoff
 from veil.consumer.message import Message
-from veil.consumer.outcomes import masked_together
 from veil.consumer.renewal.keeper import Keeper
 from veil.core.attempt import GIVEN_BACK
 
@@ -166,9 +165,7 @@ class Deletes(Batcher[Message]):
         async def delete(messages: Sequence[Message]) -> list[ApiError | None]:
             receipts = [message.raw.receipt for message in messages]
             reported = [message.reported() for message in messages]
-            return await api.delete(
-                url, receipts, reported=masked_together(reported) if any(reported) else ()
-            )
+            return await api.delete(url, receipts, reported=reported if any(reported) else ())
 
         super().__init__(delete, sleep=sleep, random=random, count_max=lambda: api.bulk_max)
         self._handled: OrderedDict[str, None] = OrderedDict()
@@ -225,7 +222,7 @@ class Releases(Batcher[tuple[Message, int]]):
         random: Random,
     ) -> None:
         async def extend(changes: Sequence[tuple[Message, int]]) -> list[ApiError | None]:
-            reported = masked_together([message.reported(GIVEN_BACK) or GIVEN_BACK for message, _ in changes])
+            reported = [message.reported(GIVEN_BACK) for message, _ in changes]
             receipts = [(message.raw.receipt, seconds) for message, seconds in changes]
             return await api.extend(url, receipts, reported=reported)
 

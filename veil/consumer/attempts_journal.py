@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from veil.consumer.message import Message
-from veil.consumer.outcomes import DeadLetter, Delete, Discard, Outcome, masked_together
+from veil.consumer.outcomes import DeadLetter, Delete, Discard, Outcome
 from veil.core.attempt import GIVEN_BACK, ReportedOutcome
 from veil.core.event import ExportPlan, Kind, pack
 from veil.core.message import Caller
@@ -119,7 +119,6 @@ class AttemptsJournal:
             message.receive_count,
             len(message.body.encode()),
         )
-        (reported,) = masked_together((reported,))
         told = () if reported is None else (None, None, *msgspec.structs.astuple(reported))
         with self._lock:
             if len(self._events) >= EVENTS_MAX:

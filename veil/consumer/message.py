@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
+from types import TracebackType
 from typing import Final, NamedTuple
 
 import msgspec
 
 from veil.client.api import Attribute, RawMessage
+from veil.consumer.error_reports import reported_failure
 from veil.consumer.lease import Lease
 from veil.core.attempt import NO_OUTCOME, ReportedOutcome
 
@@ -79,9 +81,10 @@ class Message:
     """
 
     _content: Content | None = None
-    # Makes the report of a failed attempt. Called with the request that ends the attempt: for ten messages one after the other
-    # it takes half the time that it takes for each of them when it fails.
-    report_failure: Callable[[], ReportedOutcome] | None = None
+    # The error that ended this attempt, the user's part of its traceback, and whether more than its class is reported. The report
+    # is made with the request that ends the attempt: for ten messages one after the other it takes half the time that it takes
+    # for each of them when it fails.
+    failed_with: tuple[BaseException, TracebackType | None, bool] | None = None
     _failure: ReportedOutcome | None = None
     came_at_ms = 0  # wall time, for a journal of the consumer's own
     worked_ms: int | None = None  # how long its handler worked, where it was held for longer
@@ -108,14 +111,14 @@ class Message:
     @property
     def failure(self) -> ReportedOutcome | None:
         """The report of this attempt, where its handler failed."""
-        if self.report_failure is not None:
-            # It holds the error, whose frames hold this message.
-            self._failure, self.report_failure = self.report_failure(), None
+        if self.failed_with is not None:
+            # The error's frames hold this message.
+            self._failure, self.failed_with = reported_failure(*self.failed_with), None
         return self._failure
 
     def reported(self, otherwise: ReportedOutcome | None = None) -> ReportedOutcome | None:
         """What is reported to the queue with the end of this attempt; `otherwise` where its handler did not fail."""
-        reported = self.failure or otherwise
+        reported = otherwise if self.failed_with is None and self._failure is None else self.failure
         if self.worked_ms is None:
             return reported
         return msgspec.structs.replace(reported or NO_OUTCOME, worked_ms=self.worked_ms)

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import linecache
 import logging
 import math
-import re
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from types import CodeType, TracebackType
 from typing import Final
 
-import msgspec
-
+from veil.consumer.error_reports import told
 from veil.consumer.lease import Lease
 from veil.consumer.message import Message
-from veil.core.attempt import FAILED, ReportedOutcome
 from veil.core.limits import VISIBILITY_MAX_S
 
 _log = logging.getLogger(__name__)
@@ -266,166 +259,6 @@ class FailurePolicy:
             "the failure policy returned %r, expected an Outcome", outcome, extra={"facts": message.facts}
         )
         return self._otherwise
-
-
-# ---- What is told of an error: to people in the log, on dead letters, and to the queue with the end of the attempt.
-
-TEXT_CHARS_MAX: Final = 512
-TRACEBACK_CHARS_MAX: Final = 4_096
-_VEIL: Final = str(Path(__file__).parents[1])
-# What looks like a secret, a person or an account, wherever it stands: credentials in URLs, values after names such as
-# `password=`, keys of clouds, addresses of mail, and long runs of digits or of hexadecimal. A UUID is kept whole: it names a
-# message or an order, and one in a hundred has twelve digits in a row.
-_SECRETS: Final = re.compile(
-    r"""(?P<keep>://[^\s/:@]{0,64}:)[^\s/@]{1,256}(?=@)
-    | (?P<uuid>\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b)
-    | (?P<name>(?:passw(?:or)?d|secret|token|api[_-]?key|authorization|credential)[\w.-]{0,32}["']?\s{0,4}[=:]\s{0,4}["']?
-        (?:bearer\s|basic\s)?)[^\s"',;&]{1,512}
-    | \b(?:AKIA|ASIA)[A-Z0-9]{16}\b
-    | \b[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){1,4}\b
-    | \b[0-9a-f]{32,128}\b
-    | \b\d(?:[ -]?\d){11,18}\b""",
-    re.VERBOSE | re.IGNORECASE,
-)
-# Without one of these there is nothing to mask, and most texts have none: to look for them takes a tenth of the time. A run of
-# digits, of hexadecimal or of what may stand between is looked for with all of these made one character.
-_SECRET_NAMES: Final = ("passw", "secret", "token", "api", "authorization", "credential", "@", "akia", "asia")
-_IN_RUNS: Final = bytes(48 if chr(each) in "0123456789abcdefABCDEF -" else 46 for each in range(256))
-_SECRET_RUN: Final = b"0" * 12
-_MASK: Final = "***"
-# Of a traceback that is told: the last frames, and the errors that led to this one.
-_FRAMES_MAX: Final = 40
-_PLACES_MAX: Final = 256
-_PLACES: Final[dict[tuple[int, ...], tuple[str, list[CodeType]]]] = {}  # by each frame's code and instruction
-_EARLIER_MAX: Final = 4
-_CAUSED: Final = "\n\nThe above exception was the direct cause of the following exception:\n\n"
-_DURING: Final = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
-
-
-def masked(text: str) -> str:
-    """The text without what looks like a secret or a person's data."""
-    if not _is_suspect(text):
-        return text
-    return _SECRETS.sub(lambda found: found["uuid"] or (found["keep"] or found["name"] or "") + _MASK, text)
-
-
-def masked_together(reported: Sequence[ReportedOutcome | None]) -> Sequence[ReportedOutcome | None]:
-    """What is said of several attempts, fit to be told: their texts masked and bounded. To look for secrets in ten texts at once
-    costs little more than in one of them."""
-    texts = [each.error_text for each in reported if each is not None and each.error_text]
-    whole = "\n".join(texts)
-    are_short = len(whole) <= TEXT_CHARS_MAX or len(max(texts, key=len)) <= TEXT_CHARS_MAX
-    if are_short and not _is_suspect(whole):
-        return reported
-    return [
-        msgspec.structs.replace(each, error_text=masked(each.error_text)[:TEXT_CHARS_MAX])
-        if each is not None and each.error_text
-        else each
-        for each in reported
-    ]
-
-
-def _is_suspect(text: str) -> bool:
-    lower = text.lower()
-    for name in _SECRET_NAMES:
-        if name in lower:
-            return True
-    return _SECRET_RUN in text.encode("utf-8", "replace").translate(_IN_RUNS)
-
-
-def class_name(error: BaseException) -> str:
-    """The error's class with its module, unless that is Python's own."""
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def users_traceback(error: BaseException) -> TracebackType | None:
-    """The error's traceback from the first frame on that is not Veil's own; None where all of them are."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_VEIL):
-        trace = trace.tb_next
-    return trace
-
-
-def traceback_text(error: BaseException) -> str:
-    """The traceback as text, from the user's own code on; empty where the error has none there."""
-    trace = users_traceback(error)
-    if trace is None:
-        return ""
-    try:
-        return "".join(traceback.format_exception(type(error), error, trace))
-    except Exception:  # an exception whose own words fail must not fail the consumer
-        return "".join(traceback.format_tb(trace))
-
-
-def reported_failure(
-    error: BaseException, trace: TracebackType | None = None, *, texts: bool = True
-) -> ReportedOutcome:
-    """What came of an attempt that ended in this error: its class, and with `texts` where it came from and its words, which
-    `masked_together` makes fit to be told. `trace`: the user's part of its traceback, if that was looked for already."""
-    kind = class_name(error)
-    if not texts:
-        return ReportedOutcome(FAILED.outcome, kind)
-    way = _way_to(error, users_traceback(error) if trace is None else trace)
-    return ReportedOutcome(FAILED.outcome, kind, words_of(error)[: TEXT_CHARS_MAX * 2], way)
-
-
-def _way_to(error: BaseException, trace: TracebackType | None, earlier_max: int = _EARLIER_MAX) -> str:
-    """The user's part of the traceback, masked, without the error's own line at its end: that one is told beside it.
-
-    Python's own way of writing one reads each file's state again and parses each line for its carets, and to mask the
-    whole of it costs as much again: together as much as the rest of an attempt that fails. What is written of a place is
-    always the same, and what fails mostly fails at few places, so each is written and masked once.
-    """
-    if isinstance(error, BaseExceptionGroup) or hasattr(error, "__notes__"):
-        whole = traceback_text(error)
-        return masked(whole[-TRACEBACK_CHARS_MAX * 2 :])[-TRACEBACK_CHARS_MAX:]
-    place: list[int] = []
-    at = trace
-    while at is not None:
-        place += (id(at.tb_frame.f_code), at.tb_lasti)
-        at = at.tb_next
-    known = _PLACES.get(key := tuple(place))
-    if known is None:
-        if len(_PLACES) >= _PLACES_MAX:
-            _PLACES.clear()
-        known = _PLACES[key] = _place_text(trace)
-    own = known[0]
-    earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if earlier is None or not earlier_max:
-        return own
-    earlier_words = masked(told(earlier)[: TEXT_CHARS_MAX * 2])[:TEXT_CHARS_MAX]
-    joint = _CAUSED if earlier is error.__cause__ else _DURING
-    way = _way_to(earlier, users_traceback(earlier), earlier_max - 1)
-    return (way + earlier_words + joint + own)[-TRACEBACK_CHARS_MAX:]
-
-
-def _place_text(trace: TracebackType | None) -> tuple[str, list[CodeType]]:
-    """The frames of a traceback, and the code that they are of: as long as that is kept, nothing else has its id."""
-    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(trace)]
-    text = "".join(_frame_text(code, line) for code, line in frames[-_FRAMES_MAX:])
-    head = "Traceback (most recent call last):\n" if text else ""
-    return (head + text)[-TRACEBACK_CHARS_MAX:], [code for code, _ in frames]
-
-
-def _frame_text(code: CodeType, line: int) -> str:
-    source = linecache.getline(code.co_filename, line).strip()
-    text = f'  File "{code.co_filename}", line {line}, in {code.co_name}\n'
-    return masked(text + (f"    {source}\n" if source else ""))
-
-
-def told(error: BaseException) -> str:
-    """An error in one line: its class, and what it says."""
-    text = words_of(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def words_of(error: BaseException) -> str:
-    """What the error says of itself."""
-    try:
-        return str(error)
-    except Exception:  # an exception whose own words fail must not fail the consumer
-        return ""
 
 
 def _only_one(error: BaseException, spec: FailureSpec) -> BaseException:

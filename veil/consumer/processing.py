@@ -15,6 +15,7 @@ from typing import Final
 
 from veil.client.api import ApiError, Attribute, QueueApi
 from veil.consumer.acknowledging import Deletes, Releases
+from veil.consumer.error_reports import class_name, told, traceback_text, words_of
 from veil.consumer.handlers.table import Handler, HandlerTable
 from veil.consumer.lease import LeaseStatus
 from veil.consumer.message import Message
@@ -28,12 +29,8 @@ from veil.consumer.outcomes import (
     Outcome,
     Release,
     RetryAfter,
-    class_name,
     held_s,
     settled,
-    told,
-    traceback_text,
-    words_of,
 )
 from veil.consumer.receiver import QueueFacts
 from veil.consumer.renewal.keeper import Keeper

@@ -19,7 +19,7 @@ after its deadline, counts more than these. Where there is none of them the outc
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Annotated, Final, NamedTuple
 
@@ -126,50 +126,46 @@ def patience_ms(window_ms: int) -> int:
 
 # ---- The header by which a holder reports it.
 #
-# `x-veil-outcome: {"failed":{"0":0,"2":null},"given_back":["1"],"errors":[["ValueError","no stock",0]],"traces":["  File …"]}`:
-# of the entries of a batch by their ids, or of a call for one message by `*`, which stands for every entry that is not named. An
-# error is type, text and which of the tracebacks; each stands once however many attempts it ended, since what fails together
-# mostly fails at one place. `"worked":{"0":120}` says for how many milliseconds it was worked on, of a message that had waited
-# for a free slot before, however its attempt ended. The text is ASCII, as all of HTTP's headers are.
+# `x-veil-outcome: {"failed":{"0":[0,"no stock"],"2":null},"given_back":["1"],"errors":[["ValueError","  File …"]]}`: of the
+# entries of a batch by their ids, or of a call for one message by `*`, which stands for every entry that is not named. A failed
+# entry says which of the errors ended it, and the error's text. An error is a type and a traceback, and stands once however many
+# attempts it ended, since what fails together mostly fails at one place. `"worked":{"0":120}` says for how many milliseconds it
+# was worked on, of a message that had waited for a free slot before, however its attempt ended. The text is ASCII, as all of
+# HTTP's headers are.
 
 HEADER: Final = "x-veil-outcome"
 HEADER_BYTES_MAX: Final = 6_144  # below the 8 KiB that many servers and proxies allow for all headers
 ANY_ENTRY: Final = "*"
-_KIND_CHARS_MAX: Final = 128  # of an error's type, where the header must be cut
-
-
-_Index = Annotated[int, msgspec.Meta(ge=0)]
+_TYPE_CHARS_MAX: Final = 128  # of an error's type, where the header must be cut
 
 
 class OutcomeHeader(msgspec.Struct, omit_defaults=True):
     """What one request reports of the attempts that it ends."""
 
-    failed: dict[str, _Index | None] = {}  # entry: which of the errors
+    # By entry: which of the errors, and its text.
+    failed: dict[str, tuple[Annotated[int, msgspec.Meta(ge=0)], str] | None] = {}
     given_back: list[str] = []
-    errors: list[tuple[str, str, _Index | None]] = []  # type, text, which of the traces
-    traces: list[str] = []
+    errors: list[tuple[str, str | None]] = []  # type, traceback
     # By entry, in milliseconds.
     worked: dict[str, Annotated[int, msgspec.Meta(ge=0, le=VISIBILITY_MAX_S * 1000)]] = {}
 
-    def of(self, entry_ids: Iterable[str]) -> list[ReportedOutcome | None]:
-        """What is reported of each entry; IndexError where it names an error or a traceback that is not there."""
-        traces, worked = self.traces, self.worked
-        errors = [
-            ReportedOutcome(_FAILED, kind, text, None if trace is None else traces[trace])
-            for kind, text, trace in self.errors
-        ]
+    def of(self, entry_ids: Collection[str]) -> list[ReportedOutcome | None]:
+        """What is reported of each entry; IndexError where it names an error that is not there."""
+        errors, worked = self.errors, self.worked
         reported = dict.fromkeys(self.given_back, GIVEN_BACK)
-        for entry_id, error in self.failed.items():
-            reported[entry_id] = FAILED if error is None else errors[error]
+        for entry_id, failure in self.failed.items():
+            if failure is None:
+                reported[entry_id] = FAILED
+            else:
+                error_type, traceback = errors[failure[0]]
+                reported[entry_id] = ReportedOutcome(_FAILED, error_type, failure[1], traceback)
         otherwise = reported.get(ANY_ENTRY)
-        if not worked:
-            return [reported.get(entry_id, otherwise) for entry_id in entry_ids]
-        found: list[ReportedOutcome | None] = []
-        for entry_id in entry_ids:
-            each, worked_ms = reported.get(entry_id, otherwise), worked.get(entry_id, worked.get(ANY_ENTRY))
-            if worked_ms is not None:
-                each = msgspec.structs.replace(each or NO_OUTCOME, worked_ms=worked_ms)
-            found.append(each)
+        found = [reported.get(entry_id, otherwise) for entry_id in entry_ids]
+        if worked:
+            for at, entry_id in enumerate(entry_ids):
+                worked_ms = worked.get(entry_id, worked.get(ANY_ENTRY))
+                if worked_ms is not None:
+                    found[at] = msgspec.structs.replace(found[at] or NO_OUTCOME, worked_ms=worked_ms)
         return found
 
 
@@ -179,7 +175,7 @@ NO_OUTCOME: Final = ReportedOutcome(None)
 _decode_header, _encode_header = msgspec.json.Decoder(OutcomeHeader).decode, msgspec.json.Encoder().encode
 
 
-def read_header(text: str, entry_ids: Iterable[str]) -> list[ReportedOutcome | None] | None:
+def read_header(text: str, entry_ids: Collection[str]) -> list[ReportedOutcome | None] | None:
     """What a header reports of each entry; None for one that is too long or not as above."""
     if len(text) > HEADER_BYTES_MAX:
         return None
@@ -189,38 +185,46 @@ def read_header(text: str, entry_ids: Iterable[str]) -> list[ReportedOutcome | N
         return None
 
 
-def write_header(reported: Mapping[str, ReportedOutcome]) -> str:
-    """The header that reports this of each entry. Texts and tracebacks are cut where they do not fit together; of a traceback the
-    end is kept."""
-    failed: dict[str, int | None] = {}
+def write_header(reported: Mapping[str, ReportedOutcome | None]) -> str:
+    """The header that reports this of each entry, empty where nothing is reported. Texts and tracebacks are cut where they do not
+    fit together; of a traceback the end is kept."""
+    failed: dict[str, tuple[int, str] | None] = {}
     given_back: list[str] = []
-    errors: dict[tuple[str, str, int | None], int] = {}
-    traces: dict[str, int] = {}
+    errors: dict[tuple[str, str | None], int] = {}
     worked: dict[str, int] = {}
+    at, kind, trace = 0, None, None  # of the last error: mostly that of the next entry too
     for entry_id, each in reported.items():
+        if each is None:
+            continue
         if each.worked_ms is not None:
             worked[entry_id] = each.worked_ms
-        if each.outcome == _GIVEN_BACK:
-            given_back.append(entry_id)
-        elif each.outcome is not None and each.error_type:
-            trace = traces.setdefault(each.traceback, len(traces)) if each.traceback else None
-            error = (each.error_type, each.error_text or "", trace)
-            failed[entry_id] = errors.setdefault(error, len(errors))
-        elif each.outcome is not None:
+        if each.outcome != _FAILED:
+            if each.outcome is not None:
+                given_back.append(entry_id)
+        elif not each.error_type:
             failed[entry_id] = None
-    header = OutcomeHeader(failed, given_back, list(errors), list(traces), worked)
-    text = _ascii(header)
-    room = HEADER_BYTES_MAX // 2
-    while len(text) > HEADER_BYTES_MAX:
-        for_text, for_trace = room // len(errors), room // max(len(traces), 1)
-        header.errors = [(kind[:_KIND_CHARS_MAX], what[:for_text], trace) for kind, what, trace in errors]
-        header.traces = [each[-for_trace:] if for_trace else "" for each in traces]
+        else:
+            if each.error_type is not kind or each.traceback is not trace:
+                kind, trace = each.error_type, each.traceback
+                at = errors.setdefault((kind, trace), len(errors))
+            failed[entry_id] = at, each.error_text or ""
+    if not (failed or given_back or worked):
+        return ""
+    header = OutcomeHeader(failed, given_back, list(errors), worked)
+    text, room = _ascii(header), HEADER_BYTES_MAX // 2
+    while len(text) > HEADER_BYTES_MAX and room and errors:
+        for_text, for_trace = room // len(failed), room // len(errors)
+        header.failed = {
+            entry_id: each and (each[0], each[1][:for_text]) for entry_id, each in failed.items()
+        }
+        header.errors = [
+            (kind[:_TYPE_CHARS_MAX], trace and trace[max(0, len(trace) - for_trace) :])
+            for kind, trace in errors
+        ]
         text = _ascii(header)
         room //= 2
-        if not room:
-            return _ascii(
-                OutcomeHeader(dict.fromkeys(header.failed), header.given_back, worked=header.worked)
-            )
+    if len(text) > HEADER_BYTES_MAX:
+        return _ascii(OutcomeHeader(dict.fromkeys(failed), given_back, worked=worked))
     return text
 
 

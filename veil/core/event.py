@@ -224,8 +224,8 @@ class EventRecorder:
             return
         for facts in leases:
             each = reported.get(facts[0])
-            told = () if each is None else self._in_fields(each)
-            self.events.append((number, at_ms, index, *facts, who, *told))
+            fields = () if each is None else self._in_fields(each)
+            self.events.append((number, at_ms, index, *facts, who, *fields))
 
     def record_trouble(self, trouble: Trouble) -> None:
         """Veil could not take renewals: an event of no message and of no queue."""
@@ -254,19 +254,10 @@ class EventRecorder:
         reported: ReportedOutcome | None = getattr(one, "reported", None)
         return () if reported is None else self._in_fields(reported)
 
-    def _in_fields(self, reported: ReportedOutcome) -> tuple[object, ...]:
-        trace, number = reported.traceback, None
-        if trace is not None:
-            number = self._traces.setdefault(trace, len(self._traces))
-        return (
-            None,
-            None,
-            reported.outcome,
-            reported.error_type,
-            reported.error_text,
-            number,
-            reported.worked_ms,
-        )
+    def _in_fields(self, each: ReportedOutcome) -> tuple[object, ...]:
+        traces, trace = self._traces, each.traceback
+        number = None if trace is None else traces.setdefault(trace, len(traces))
+        return None, None, each.outcome, each.error_type, each.error_text, number, each.worked_ms
 
     def _look_up(self, queue: QueueKey, caller: Caller) -> None:
         self._last_queue, self._last_caller = queue, caller

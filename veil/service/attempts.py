@@ -278,26 +278,26 @@ class LiveAttempts:
         over: dict[tuple[KnownConsumer, str], int] = {}
         renewed = 0
         for seq, visibility_s, reported in changes:
-            deadline_ms = now_ms + visibility_s * 1000
-            claim = self._leases.get(seq)
             outcome = None if reported is None else reported.outcome
+            claim = self._leases.get(seq)
             if claim is None:
                 renewed += outcome is None
                 continue
-            before = None if claim.changes is None else claim.changes.get(seq)
-            due_ms = claim.deadline_ms if before is None else before.deadline_ms
-            if outcome is None and now_ms < due_ms and deadline_ms < due_ms:
-                outcome = _GIVEN_BACK
-            renewals = 0 if before is None else before.renewals
             if claim.changes is None:
                 claim.changes = {}
+            deadline_ms, before = now_ms + visibility_s * 1000, claim.changes.get(seq)
+            renewals, last_ms, due_ms, is_over = 0, claim.received_at_ms, claim.deadline_ms, False
+            if before is not None:
+                renewals, last_ms, due_ms = before.renewals, before.last_ms, before.deadline_ms
+                is_over = before.outcome is not None
+            if outcome is None and now_ms < due_ms and deadline_ms < due_ms:
+                outcome = _GIVEN_BACK
             if outcome is None:
                 renewed += 1
                 claim.changes[seq] = ChangedLease(renewals + 1, now_ms, deadline_ms)
                 waiting.pop(seq, None)
                 continue
-            last_ms = claim.received_at_ms if before is None else before.last_ms
-            if before is None or before.outcome is None:
+            if not is_over:
                 holder = claim.consumer
                 over[holder, outcome] = over.get((holder, outcome), 0) + 1
                 holder.recent.append(

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Final
 
+from veil.consumer.error_reports import told, users_traceback
 from veil.consumer.handlers.payload import AnswerRefused, HandlingCancelled, PayloadRefused
 from veil.consumer.handlers.signature import Dependency, is_coroutine_function
 from veil.consumer.lease import Lease
@@ -33,10 +34,7 @@ from veil.consumer.outcomes import (
     Stop,
     Verdict,
     label,
-    reported_failure,
     settled,
-    told,
-    users_traceback,
 )
 
 _log = logging.getLogger(__name__)
@@ -152,9 +150,7 @@ class Judge:
         trail = users_traceback(error)
         exc_info = (type(error), error, trail) if trace else None
         if not isinstance(error, Drop | RetryNow | Stop):  # those were not tried, or are done with
-            message.report_failure = functools.partial(
-                reported_failure, error, trail, texts=self._settings.error_texts
-            )
+            message.failed_with = error, trail, self._settings.error_texts
         if isinstance(error, PayloadRefused):
             outcome = self._settings.poison(error, self._on_poison)
             self._say(logging.ERROR, "poison: %s", message, outcome, error)

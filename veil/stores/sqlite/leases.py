@@ -132,9 +132,9 @@ def extend(
     length_s = extensions[0].visibility_s if extensions else 0
     if length_s and all(each.visibility_s == length_s for each in extensions):
         reported = {each.receipt.seq: each.reported for each in extensions if each.reported is not None}
-        are_over = len(reported) == len(extensions) and all(
-            each.outcome is not None for each in reported.values()
-        )
+        are_over = len(reported) == len(extensions) and None not in [
+            each.outcome for each in reported.values()
+        ]
         if are_over or not reported:
             deadline_ms = now_ms + length_s * SECOND_MS
             retention = (expired_below(now_ms, settings.retention_s), settings.retention_s * SECOND_MS)

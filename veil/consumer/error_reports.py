@@ -1,0 +1,172 @@
+"""What is told of an error: to people in the log, on dead letters, and to the queue with the end of the attempt."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import re
+import traceback
+from pathlib import Path
+from types import CodeType, TracebackType
+from typing import Final
+
+from veil.core.attempt import FAILED, ReportedOutcome
+
+TEXT_CHARS_MAX: Final = 512
+TRACEBACK_CHARS_MAX: Final = 4_096
+_VEIL: Final = str(Path(__file__).parents[1])
+# What looks like a secret, a person or an account, wherever it stands: credentials in URLs, values after names such as
+# `password=`, keys of clouds, addresses of mail, and long runs of digits or of hexadecimal. A UUID is kept whole: it names a
+# message or an order, and one in a hundred has twelve digits in a row.
+_SECRETS: Final = re.compile(
+    r"""(?P<keep>://[^\s/:@]{0,64}:)[^\s/@]{1,256}(?=@)
+    | (?P<uuid>\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b)
+    | (?P<name>(?:passw(?:or)?d|secret|token|api[_-]?key|authorization|credential)[\w.-]{0,32}["']?\s{0,4}[=:]\s{0,4}["']?
+        (?:bearer\s|basic\s)?)[^\s"',;&]{1,512}
+    | \b(?:AKIA|ASIA)[A-Z0-9]{16}\b
+    | \b[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){1,4}\b
+    | \b[0-9a-f]{32,128}\b
+    | \b\d(?:[ -]?\d){11,18}\b""",
+    re.VERBOSE | re.IGNORECASE,
+)
+# Without one of these there is nothing to mask, and most texts have none: to look for them takes a tenth of the time. A run of
+# digits, of hexadecimal or of what may stand between is looked for with all of these made one character.
+_SECRET_NAMES: Final = ("passw", "secret", "token", "api", "authorization", "credential", "@", "akia", "asia")
+_IN_RUNS: Final = bytes(48 if chr(each) in "0123456789abcdefABCDEF -" else 46 for each in range(256))
+_SECRET_RUN: Final = b"0" * 12
+# Texts of one error mostly differ in their numbers alone, and which digits they are does not matter here: a text that was found
+# to have nothing to mask is known again by its shape, for half the time of a look.
+_AS_ONE_DIGIT: Final = bytes.maketrans(b"123456789", b"000000000")
+_HARMLESS: Final[set[bytes]] = set()
+_HARMLESS_MAX: Final = 256
+_MASK: Final = "***"
+# Of a traceback that is told: the last frames, and the errors that led to this one.
+_FRAMES_MAX: Final = 40
+_PLACES_MAX: Final = 256
+_PLACES: Final[dict[object, tuple[str, list[CodeType]]]] = {}  # by each frame's code and instruction
+_EARLIER_MAX: Final = 4
+_CAUSED: Final = "\n\nThe above exception was the direct cause of the following exception:\n\n"
+_DURING: Final = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+def masked(text: str) -> str:
+    """The text without what looks like a secret or a person's data."""
+    utf8 = text.encode("utf-8", "replace")
+    shape = utf8.translate(_AS_ONE_DIGIT)
+    if shape in _HARMLESS:
+        return text
+    lower = text.lower()
+    if _SECRET_RUN in utf8.translate(_IN_RUNS) or any(name in lower for name in _SECRET_NAMES):
+        return _SECRETS.sub(
+            lambda found: found["uuid"] or (found["keep"] or found["name"] or "") + _MASK, text
+        )
+    if len(shape) <= TEXT_CHARS_MAX:
+        if len(_HARMLESS) >= _HARMLESS_MAX:
+            _HARMLESS.clear()
+        _HARMLESS.add(shape)
+    return text
+
+
+def class_name(error: BaseException) -> str:
+    """The error's class with its module, unless that is Python's own."""
+    return _name_of(type(error))  # type: ignore[arg-type]  # mypy takes no class of exceptions for hashable
+
+
+@functools.lru_cache(maxsize=256)
+def _name_of(kind: type[BaseException]) -> str:
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def users_traceback(error: BaseException) -> TracebackType | None:
+    """The error's traceback from the first frame on that is not Veil's own; None where all of them are."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_VEIL):
+        trace = trace.tb_next
+    return trace
+
+
+def traceback_text(error: BaseException) -> str:
+    """The traceback as text, from the user's own code on; empty where the error has none there."""
+    trace = users_traceback(error)
+    if trace is None:
+        return ""
+    try:
+        return "".join(traceback.format_exception(type(error), error, trace))
+    except Exception:  # an exception whose own words fail must not fail the consumer
+        return "".join(traceback.format_tb(trace))
+
+
+def reported_failure(
+    error: BaseException, trace: TracebackType | None = None, texts: bool = True
+) -> ReportedOutcome:
+    """What is reported of an attempt that ended in this error: its class, and with `texts` where it came from and its words,
+    masked and bounded. `trace`: the user's part of its traceback, if that was looked for already."""
+    kind = class_name(error)
+    if not texts:
+        return ReportedOutcome(FAILED.outcome, kind)
+    way = _way_to(error, users_traceback(error) if trace is None else trace)
+    return ReportedOutcome(FAILED.outcome, kind, _bounded_words(words_of(error)), way)
+
+
+def _bounded_words(words: str) -> str:
+    if len(words) <= TEXT_CHARS_MAX:
+        return masked(words)
+    return masked(words[: TEXT_CHARS_MAX * 2])[:TEXT_CHARS_MAX]
+
+
+def _way_to(error: BaseException, trace: TracebackType | None, earlier_max: int = _EARLIER_MAX) -> str:
+    """The user's part of the traceback, masked, without the error's own line at its end: that one is told beside it.
+
+    Python's own way of writing one reads each file's state again and parses each line for its carets, and to mask the
+    whole of it costs as much again: together as much as the rest of an attempt that fails. What is written of a place is
+    always the same, and what fails mostly fails at few places, so each is written and masked once.
+    """
+    if isinstance(error, BaseExceptionGroup) or hasattr(error, "__notes__"):
+        whole = traceback_text(error)
+        return masked(whole[-TRACEBACK_CHARS_MAX * 2 :])[-TRACEBACK_CHARS_MAX:]
+    place: object = None
+    at = trace
+    while at is not None:
+        place = (place, id(at.tb_frame.f_code), at.tb_lasti)
+        at = at.tb_next
+    known = _PLACES.get(place)
+    if known is None:
+        if len(_PLACES) >= _PLACES_MAX:
+            _PLACES.clear()
+        known = _PLACES[place] = _place_text(trace)
+    own = known[0]
+    earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if earlier is None or not earlier_max:
+        return own
+    earlier_words = _bounded_words(told(earlier))
+    joint = _CAUSED if earlier is error.__cause__ else _DURING
+    way = _way_to(earlier, users_traceback(earlier), earlier_max - 1)
+    return (way + earlier_words + joint + own)[-TRACEBACK_CHARS_MAX:]
+
+
+def _place_text(trace: TracebackType | None) -> tuple[str, list[CodeType]]:
+    """The frames of a traceback, and the code that they are of: as long as that is kept, nothing else has its id."""
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(trace)]
+    text = "".join(_frame_text(code, line) for code, line in frames[-_FRAMES_MAX:])
+    head = "Traceback (most recent call last):\n" if text else ""
+    return (head + text)[-TRACEBACK_CHARS_MAX:], [code for code, _ in frames]
+
+
+def _frame_text(code: CodeType, line: int) -> str:
+    source = linecache.getline(code.co_filename, line).strip()
+    text = f'  File "{code.co_filename}", line {line}, in {code.co_name}\n'
+    return masked(text + (f"    {source}\n" if source else ""))
+
+
+def told(error: BaseException) -> str:
+    """An error in one line: its class, and what it says."""
+    text = words_of(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def words_of(error: BaseException) -> str:
+    """What the error says of itself."""
+    try:
+        return str(error)
+    except Exception:  # an exception whose own words fail must not fail the consumer
+        return ""
