@@ -196,6 +196,17 @@ def test_a_file_that_begins_with_a_byte_order_mark_is_read(toml, tmp_path: Path)
     assert load_settings({}, {}, str(tmp_path / "marked.toml")).port == 9400
 
 
+@pytest.mark.parametrize("name", ["data", "journal", "keys_file"])
+def test_the_home_of_a_user_who_does_not_exist_is_refused_in_one_line(toml, name: str):
+    with pytest.raises(ServerSettingsError, match=f"{name}='~nosuch/x' .*: expected .*path"):
+        load_settings({name: "~nosuch/x"}, {})
+
+
+def test_a_config_file_in_the_home_of_a_user_who_does_not_exist_is_refused_in_one_line(toml):
+    with pytest.raises(ServerSettingsError, match="config=~nosuch/x: expected a file that exists"):
+        load_settings({}, {}, "~nosuch/x")
+
+
 def test_settings_made_in_python_are_checked_the_same_way():
     assert Settings(port=1).port == 1
     with pytest.raises(ServerSettingsError, match="port=-1: expected a whole number"):

@@ -50,7 +50,10 @@ class Storage(ABC):
             raise ValueError(EXPECTED)
         scheme, separator, _ = text.partition("://")
         if not separator:
-            return LocalStorage(Path(text).expanduser().absolute())
+            try:
+                return LocalStorage(Path(text).expanduser().absolute())
+            except RuntimeError:  # nobody of that name, or no home at all
+                raise ValueError("a path with a known home directory in place of ~") from None
         parts = urlsplit(text)
         if scheme == "file":
             if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):

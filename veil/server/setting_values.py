@@ -86,7 +86,10 @@ def a_path(value: object) -> Path:
         return value
     if not _text(value) or "\0" in _text(value):
         raise ValueError("a path")
-    return Path(_text(value)).expanduser()
+    try:
+        return Path(_text(value)).expanduser()
+    except RuntimeError:  # nobody of that name, or no home at all
+        raise ValueError("a path with a known home directory in place of ~") from None
 
 
 def optional(read: Reader) -> Reader:

@@ -250,14 +250,14 @@ def _from_environment(rows: Mapping[str, SettingInfo], environ: Mapping[str, str
 
 def _from_file(rows: Mapping[str, SettingInfo], environ: Mapping[str, str], config: str | None) -> _Found:
     named = config or environ.get(CONFIG_VARIABLE)
-    path = Path(named or CONFIG_FILE).expanduser()
+    path = Path(named or CONFIG_FILE)
     try:
-        with path.open("rb") as file:
+        with path.expanduser().open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode  # of what is read, not of what has the name by then
             content = tomllib.loads(
                 file.read().decode("utf-8-sig")
             )  # editors on Windows begin files with a mark
-    except FileNotFoundError:
+    except (FileNotFoundError, RuntimeError):  # the latter of ~ without a known home
         if named:
             raise ServerSettingsError(f"config={named}: expected a file that exists") from None
         return
