@@ -36,7 +36,7 @@ def test_a_visibility_timeout_is_edited_through_a_difference_and_a_command(
 
     page.get_by_role("button", name="Change the queue").click()
 
-    assert page.locator(".notice").inner_text() == "The visibility timeout of orders is 1 min 30 s now."
+    assert page.locator(".notice").inner_text() == "The visibility timeout of orders is now 1 min 30 s."
     assert timeout_of(sqs, url) == "90"
 
 

@@ -221,7 +221,7 @@ def test_letters_are_moved_elsewhere_and_a_wrong_destination_is_said_at_the_fiel
     for text, said in (
         ("nowhere", "'nowhere': there is no such queue"),
         ("steps.fifo", "'steps.fifo': expected a standard queue, as orders-dead is one"),
-        ("orders-dead", "'orders-dead': the messages are there already"),
+        ("orders-dead", "'orders-dead': the messages are already in this queue"),
         ("arn:aws:sqs:x", "'arn:aws:sqs:x': expected the name or the ARN of a queue"),
     ):
         page.get_by_label("To", exact=True).fill(text)

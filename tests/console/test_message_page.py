@@ -64,7 +64,7 @@ def test_a_message_that_lapsed_once_and_was_renewed_is_drawn_with_both_leases(
     message = lapsed_once_and_renewed(sqs, url)
 
     page = open_page(f"{server.endpoint_url}/console/messages")
-    page.get_by_label("Id", exact=True).fill(message["MessageId"])
+    page.get_by_label("Message id", exact=True).fill(message["MessageId"])
     page.get_by_role("button", name="Find").click()
 
     stay, first, second = words(page)

@@ -50,7 +50,7 @@ def test_each_rule_says_what_is_wrong() -> None:
     assert words(facts(visible=3, oldest_s=900, **busy)) == (
         "Its oldest message will be deleted in 1 min 40 s, when its retention ends."
     )
-    assert words(facts(dead_lettered=2, **busy)) == "2 messages went to orders-dead."
+    assert words(facts(dead_lettered=2, **busy)) == "2 messages moved to orders-dead after too many receives."
     assert words(facts(crashed=1, lapsed=1, **busy)) == "1 consumer crashed while holding a message."
     assert (
         words(facts(overran=2, lapsed=2, **busy))
@@ -126,7 +126,7 @@ def test_the_console_opens_with_what_is_wrong(own_server: VeilServer) -> None:
 
     text = visitor.get("/console/overview").text
     assert "1 queue needs attention" in text
-    assert "1 message went to orders-dead." in text
+    assert "1 message moved to orders-dead after too many receives." in text
     assert re.search(r'id="all-queues"><b>2</b>', text)
     assert re.search(r'id="all-in-flight"><b>1</b>', text)
     assert "dead-lettered <b>1</b>" in text

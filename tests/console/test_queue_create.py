@@ -37,7 +37,7 @@ def test_a_queue_is_created_with_the_settings_that_were_filled_in(
 
     page.get_by_role("button", name="Create the queue").click()
 
-    assert page.locator(".notice").inner_text() == "The queue orders is created."
+    assert page.locator(".notice").inner_text() == "The queue orders was created."
     made = attributes_of(sqs, "orders")
     assert (made["VisibilityTimeout"], made["MessageRetentionPeriod"]) == ("300", "172800")
     assert json.loads(made["RedrivePolicy"])["maxReceiveCount"] == 4
@@ -139,5 +139,5 @@ def test_a_queue_is_created_without_a_script(server: VeilServer, sqs: Any, open_
     page.get_by_label("Name", exact=True).fill("plain")
     page.get_by_role("button", name="Show the change").click()
     page.get_by_role("button", name="Create the queue").click()
-    assert page.locator(".notice").inner_text() == "The queue plain is created."
+    assert page.locator(".notice").inner_text() == "The queue plain was created."
     assert attributes_of(sqs, "plain")["VisibilityTimeout"] == "30"

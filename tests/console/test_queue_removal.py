@@ -37,7 +37,7 @@ def test_a_queue_is_deleted_once_its_name_is_typed(server: VeilServer, sqs: Any,
 
     page.get_by_label("Type orders to confirm").fill("orders")
     page.get_by_role("button", name="Delete the queue").click()
-    assert page.locator(".notice").inner_text() == "The queue orders is deleted, with 4 messages."
+    assert page.locator(".notice").inner_text() == "The queue orders was deleted, with 4 messages."
     assert "QueueUrls" not in sqs.list_queues()
 
 
@@ -62,7 +62,7 @@ def test_a_queue_is_purged_of_all_that_is_in_it(server: VeilServer, sqs: Any, op
     page.get_by_label("Type orders to confirm").fill("orders")
     page.get_by_role("button", name="Delete every message").click()
 
-    assert page.locator(".notice").inner_text() == "The queue orders is empty: 4 messages deleted."
+    assert page.locator(".notice").inner_text() == "The queue orders was purged of 4 messages."
     left = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
     assert [left[name] for name in left if name.startswith("ApproximateNumber")] == ["0", "0", "0"]
 

@@ -74,7 +74,7 @@ def test_a_recommended_timeout_is_applied_through_a_difference(
     assert timeout_of(sqs, url) == "30"
     page.get_by_role("button", name="Change the queue").click()
 
-    assert page.locator(".notice").first.inner_text() == "The visibility timeout of orders is 2 min now."
+    assert page.locator(".notice").first.inner_text() == "The visibility timeout of orders is now 2 min."
     assert timeout_of(sqs, url) == "120"
     assert page.get_by_role("button", name="Apply").count() == 0
     assert page.locator("h1 .chip").inner_text() == "right"
@@ -121,7 +121,7 @@ def test_types_of_messages_have_curves_of_their_own_and_other_accounts_are_not_s
     assert page.locator(".curve").count() == 2
     assert page.locator("h3").inner_text().startswith("<b>Big</b>")
     page.goto(f"{server.endpoint_url}/console/timeouts/us-east-1/secret")
-    assert "Nothing was found about queue secret" in page.get_by_role("alert").inner_text()
+    assert "The pipeline has no findings about queue secret" in page.get_by_role("alert").inner_text()
 
 
 def test_without_findings_the_page_says_how_to_make_them(
@@ -175,7 +175,7 @@ def test_what_the_autopilot_decided_stands_beside_the_evidence(
     page.get_by_role("link", name="orders").click()
     text = page.locator("main").inner_text()
     assert "30 s to 2 min (limited by step=4)" in text
-    assert "0.08 % of the attempts outlast the timeout in place of 30 %" in text
+    assert "0.08 % of the attempts outlast the timeout instead of 30 %" in text
     assert "veil queue edit orders --visibility-timeout 30s --endpoint" in text
     assert "62 % of the attempts failed." in text
     assert "What it decided" not in text

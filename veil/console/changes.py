@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # Of the messages in a command: a longer one is of no use to anybody.
 COMMAND_BYTES_MAX: Final = 4_000
 NO_COMMAND: Final = (
-    f"No aws command is shown: it would hold more than {COMMAND_BYTES_MAX:,} bytes of messages."
+    f"No aws command is shown because it would contain more than {COMMAND_BYTES_MAX:,} bytes of messages."
 )
 # The aws command takes a queue's URL for a text although it begins with http://.
 _URL_OF_QUEUE: Final = "QueueUrl"

@@ -46,7 +46,7 @@ class Line(NamedTuple):
     name: str  # the class of its colour
     words: str
     values: _Values
-    sum: str = ""  # told with its words, in place of the latest value
+    sum: str = ""  # told with its words, instead of the latest value
 
 
 class Shade(NamedTuple):

@@ -328,7 +328,10 @@ async def queue_page(visit: Visit, head: Head, **values: Any) -> Response:
     """A page of the queue, by the template of its tab."""
     title = f"{head.queue.name} · {head.tab.replace('-', ' ').capitalize()}"
     template = f"queue_{head.tab.replace('-', '_')}.html"
-    return await visit.page(template, title=title, head=head, queue=head.queue, **values)
+    holds_dead_letters = bool(await visit.service.store.dead_letter_sources(head.queue.key, limit=1))
+    return await visit.page(
+        template, title=title, head=head, queue=head.queue, holds_dead_letters=holds_dead_letters, **values
+    )
 
 
 # ---- charts

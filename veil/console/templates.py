@@ -20,7 +20,7 @@ from veil import words
 from veil.charts import percent
 from veil.console import charts
 from veil.console.messages import attributes_of, cut, show_body, show_preview
-from veil.console.web import ROOT, NotFound, link, queue_link
+from veil.console.web import ROOT, NotFound, dead_letters_link, link, queue_link
 from veil.core.findings import after_losses
 from veil.core.lease import State
 from veil.service.turns import Turn
@@ -182,6 +182,7 @@ class Templates:
             "sparkline": charts.sparkline,
             "link": link,
             "queue_link": queue_link,
+            "dead_letters_link": dead_letters_link,
             "static": static_address,
             "states": STATES,
             "chance": words.chance,

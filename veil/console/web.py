@@ -377,6 +377,11 @@ def link(*parts: str) -> str:
     return ROOT + "".join("/" + quote(part, safe="") for part in parts)
 
 
+def dead_letters_link(key: QueueKey) -> str:
+    """The path of the page of a queue's dead letters."""
+    return link("dead-letters", key.region, key.name)
+
+
 def queue_link(key: QueueKey, *parts: str) -> str:
     """The path of a queue's page."""
     return link("queues", key.region, key.name, *parts)

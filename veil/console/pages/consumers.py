@@ -24,7 +24,7 @@ async def consumer_page(visit: Visit) -> Response:
     own = [each for each in attempts.consumers() if each.caller.account == account]
     found = next((each for each in own if _mark(each) == visit.parts["mark"]), None)
     if found is None:
-        raise NotFound("No such consumer has been seen since the server started.")
+        raise NotFound("This consumer has not been seen since the server started.")
     return await visit.page(
         "consumer.html",
         title="Consumer",

@@ -44,8 +44,8 @@ _HOME, _HOMES = "its source queue", "their source queues"
 _LISTED_MAX: Final = 20
 _MOVES_LOOKED_AT: Final = 10
 _RATE: Final = NumberField("rate", "At most", "messages a second", 1, MOVE_RATE_MAX)
-_NEW: Final = "Each becomes a new message with a receive count of zero, marked with its former id."
-_NO_AWS_COMMAND: Final = "There is no aws command for this: SQS moves a whole queue or nothing."
+_NEW: Final = "Each becomes a new message with a receive count of zero. An attribute keeps its former id."
+_NO_AWS_COMMAND: Final = "There is no aws command for this: SQS can only move a whole queue."
 
 
 @change("/dead-letters/{region}/{name}/redrive", needs=Role.OPERATOR)
@@ -103,7 +103,7 @@ async def _offer_ticked(
             found = await visit.service.store.peek(queue, after_seq=seq - 1, up_to_seq=seq, limit=1)
             letters = [read_letter(queue, each) for each in found if each.message_id == message_id]
             if not letters:
-                answers.append(NothingDone(f"message {message_id} is not there any more"))
+                answers.append(NothingDone(f"message {message_id} is no longer in the queue"))
             answers += await moves.redrive_letters(visit.service, queue, letters, destination, visit.caller)
             await visit.turn.pause()
         moved = sum(not isinstance(answer, VeilError) for answer in answers)
@@ -155,7 +155,7 @@ async def _offer_matching(
     rate = f"at most {rate_per_s or MOVE_RATE_MAX} a second"
     notes = [
         f"{match}{of}. The server moves them in the background, {rate}.",
-        "It continues after a restart, and can be cancelled.",
+        "The redrive continues after a restart of the server, and can be cancelled.",
         *(() if as_task else (_NEW,)),
         *(() if is_whole else (_NO_AWS_COMMAND,)),
     ]
@@ -179,7 +179,7 @@ async def _offer_matching(
             letters=None if as_task else letters,
             caller=visit.caller,
         ),
-        done=f"The redrive of {queue.name} has begun.",
+        done=f"The redrive of {queue.name} has started.",
         differences=[
             Difference(
                 f"Dead letters: {letters.words()}",
@@ -204,7 +204,7 @@ async def cancel(visit: Visit) -> Response:
 
     async def make() -> ChangeResult:
         moved = (await moves.cancel_move(visit.service, task.id)).moved
-        return ChangeResult(f"The redrive stops; {plural(moved, 'message')} moved so far.")
+        return ChangeResult(f"The redrive is being stopped. It has moved {plural(moved, 'message')} so far.")
 
     handle = {"TaskHandle": moves.task_handle(task)}
     return await Change(
@@ -233,7 +233,7 @@ async def read_destination(visit: Visit, queue: Queue, text: str) -> QueueKey | 
     if found is None:
         raise FormRefused("to", f"{text[:100]!r}: there is no such queue")
     if found.key == queue.key:
-        raise FormRefused("to", f"{text[:100]!r}: the messages are there already")
+        raise FormRefused("to", f"{text[:100]!r}: the messages are already in this queue")
     if found.settings.fifo != queue.settings.fifo:
         kind = "FIFO" if queue.settings.fifo else "standard"
         raise FormRefused("to", f"{text[:100]!r}: expected a {kind} queue, as {queue.name} is one")
@@ -245,7 +245,7 @@ async def read_destination(visit: Visit, queue: Queue, text: str) -> QueueKey | 
 _OURS: Final = ("veil.", REDRIVEN_FROM)  # written by consumers and redrives: not for people to edit
 _EMPTY_ROWS: Final = 2
 _SHOWN_CHARS: Final = 1_000
-_SOURCE_UNKNOWN: Final = "It is not known where this message came from: name the queue to send it to."
+_SOURCE_UNKNOWN: Final = "The source of this message is not known. Name the queue to send it to."
 
 AttributeRow = tuple[str, str, str]  # name, data type and value
 
@@ -283,7 +283,7 @@ async def edit(visit: Visit) -> Response:
             raise FormRefused("to", _SOURCE_UNKNOWN)
         target = await visit.service.store.find_queue(destination)
         if target is None:
-            gone = f"{destination.name[:100]!r}: there is no such queue any more; name another"
+            gone = f"{destination.name[:100]!r}: this queue no longer exists; name another"
             raise FormRefused("to", gone)
     except FormRefused as refusal:
         return await _form(visit, queue, letter, body, rows, {refusal.field: refusal.sentence})
@@ -324,10 +324,12 @@ async def _letter(visit: Visit, queue: Queue) -> Letter:
     seq = seq_number(text)
     found = await visit.service.store.peek(queue, after_seq=seq - 1, up_to_seq=seq, limit=1) if seq else []
     if not found:
-        raise NotFound(f"Queue {queue.name} has no message with the key {text[:40]} (any more).")
+        raise NotFound(
+            f"Queue {queue.name} has no message with the key {text[:40]}. It may have been deleted or moved since."
+        )
     if found[0].state != State.VISIBLE:
         raise NotFound(
-            f"Message {found[0].message_id} is not visible: a consumer holds it, or it waits out a delay."
+            f"Message {found[0].message_id} is not visible: a consumer holds it, or it is delayed."
         )
     return read_letter(queue, found[0])
 

@@ -13,7 +13,7 @@ import msgspec
 from veil.console.messages import PAGE_ROWS
 from veil.console.queue_views import EMPTY_DEPTH
 from veil.console.visit import Visit
-from veil.console.web import NO_PROBLEMS, Form, link, live, page, view
+from veil.console.web import NO_PROBLEMS, Form, dead_letters_link, live, page, view
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.queue import MoveTask, Queue, QueueKey
 from veil.core.sequence import SEQ_MAX
@@ -55,7 +55,7 @@ class LetterSelection(NamedTuple):
     def address(self, queue: Queue) -> str:
         """Of the page that shows these letters of the queue."""
         query = self.query(after=self.after)
-        return link("dead-letters", queue.key.region, queue.name) + (f"?{query}" if query else "")
+        return dead_letters_link(queue.key) + (f"?{query}" if query else "")
 
     @property
     def fields(self) -> list[tuple[str, str]]:

@@ -42,9 +42,7 @@ async def log_in(visit: Visit) -> Response:
             outcome=REFUSED,
             detail="not the secret of a key",
         )
-        return await _form(
-            visit, place, "This is not an access key of this server, or not its secret.", key_id, 403
-        )
+        return await _form(visit, place, "The access key id or its secret is wrong.", key_id, 403)
     console.login_rate_limit.succeeded(address)
     console.sessions.log_out(visit.identity.cookie)
     await _record(visit, console.sessions.identity(cookie), "log in")

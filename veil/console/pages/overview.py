@@ -59,7 +59,9 @@ def troubles_of(facts: QueueHealth) -> Iterator[QueueTrouble]:
         )
     if dead := happened.get("dead_lettered", 0):
         target = settings.redrive.dead_letters.name if settings.redrive else "its dead letters"
-        yield QueueTrouble(90, "dead-letters", f"{plural(dead, 'message')} went to {target}.")
+        yield QueueTrouble(
+            90, "dead-letters", f"{plural(dead, 'message')} moved to {target} after too many receives."
+        )
     if crashed := happened.get("crashed", 0):
         yield QueueTrouble(80, "crashed", f"{plural(crashed, 'consumer')} crashed while holding a message.")
     if failed := happened.get("failed", 0):

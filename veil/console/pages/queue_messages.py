@@ -121,7 +121,7 @@ async def offer_deletion(
         differences=[Difference(f"Message {message_id}", queue.name, "") for _, message_id in chosen],
         notes=[
             "A deleted message does not come back. One that a consumer holds by then is left alone.",
-            "There is no aws command for this: SQS deletes what was received, by its receipt.",
+            "There is no aws command for this: SQS deletes a message only by the receipt of its receive.",
         ],
         is_danger=True,
     ).offer()

@@ -99,7 +99,7 @@ async def create(visit: Visit) -> Response:
         back=link("queues"),
         # Every setting that is not a default is given, so that a queue made meanwhile is not taken for this one.
         make=lambda: create_queue(visit.service, key, _given(wanted), tags),
-        done=f"The queue {key.name} is created.",
+        done=f"The queue {key.name} was created.",
         then=queue_link(key),
         differences=[
             Difference("Queue", "", f"{key.name} in {key.region}, {'FIFO' if fifo else 'standard'}"),
@@ -157,7 +157,7 @@ async def delete_page(visit: Visit) -> Response:
         button="Delete the queue and its messages",
         back=queue_link(queue.key),
         make=lambda: delete_queue(visit.service, queue, caller=visit.caller),
-        done=f"The queue {queue.name} is deleted, with {plural(sum(held), 'message')}.",
+        done=f"The queue {queue.name} was deleted, with {plural(sum(held), 'message')}.",
         then=link("queues"),
         differences=[Difference("Queue", f"{queue.name} in {queue.key.region}", "")],
         commands=[queue_command(visit, "delete-queue", queue)],
@@ -181,11 +181,13 @@ async def purge_page(visit: Visit) -> Response:
         button="Delete every message",
         back=queue_link(queue.key),
         make=lambda: purge(visit.service, queue, caller=visit.caller),
-        done=f"The queue {queue.name} is empty: {plural(sum(held), 'message')} deleted.",
-        differences=[Difference("Messages", "all that are in the queue when you confirm", "")],
+        done=f"The queue {queue.name} was purged of {plural(sum(held), 'message')}.",
+        differences=[Difference("Messages", "every message in the queue when you confirm", "")],
         commands=[queue_command(visit, "purge-queue", queue)],
         notes=[
             f"{_held(held)} will be deleted, including those that a consumer holds. This cannot be undone."
+            if sum(held)
+            else "The queue is empty now. Messages that arrive before you confirm will be deleted."
         ],
         is_danger=True,
         word=queue.name,

@@ -81,9 +81,9 @@ async def edit(visit: Visit) -> Response:
         return await edit_page(visit, problems)
     differences = differences_between(before, wanted)
     if [each.name for each in differences] == ["Visibility timeout"]:
-        done = f"The visibility timeout of {queue.name} is {exact_length(wanted.visibility_s)} now."
+        done = f"The visibility timeout of {queue.name} is now {exact_length(wanted.visibility_s)}."
     else:
-        done = f"{plural(len(differences), 'setting')} of {queue.name} changed."
+        done = f"{plural(len(differences), 'setting')} of {queue.name} {'was' if len(differences) == 1 else 'were'} changed."
     attributes = changed_attributes(before, wanted)
     return await Change(
         visit,
@@ -104,9 +104,13 @@ async def edit(visit: Visit) -> Response:
 def _notes(before: QueueSettings, after: QueueSettings) -> list[str]:
     notes: list[str] = []
     if before.visibility_s != after.visibility_s:
-        notes.append("It applies from the next receive. Leases that are open now keep their deadlines.")
+        notes.append(
+            "The new timeout applies from the next receive. Leases that are open now keep their deadlines."
+        )
     if after.retention_s < before.retention_s:
-        notes.append("The shorter retention applies at once: older messages are deleted, held or not.")
+        notes.append(
+            "The shorter retention applies at once: older messages are deleted, even those that a consumer holds."
+        )
     if before.redrive is not None and after.redrive is None:
         notes.append(WITHOUT_DEAD_LETTERS)
     return notes
@@ -154,7 +158,7 @@ async def change_tags(visit: Visit) -> Response:
         button="Change the tags",
         back=queue_link(queue.key, "tags"),
         make=make,
-        done=f"The tags of {queue.name} are changed.",
+        done=f"The tags of {queue.name} were changed.",
         differences=[
             Difference(key, _shown(queue.tags.get(key)), _shown(added.get(key))) for key in (*removed, *added)
         ],
@@ -197,11 +201,11 @@ async def change_policy(visit: Visit) -> Response:
         button="Change the policy" if after else "Remove the policy",
         back=queue_link(queue.key, "policy"),
         make=lambda: change_settings(visit.service, queue, {"policy": after}),
-        done=f"The policy of {queue.name} is {'changed' if after else 'removed'}.",
+        done=f"The policy of {queue.name} was {'changed' if after else 'removed'}.",
         differences=[Difference("Policy", _laid_out(before), _laid_out(after))],
         commands=[queue_command(visit, "set-queue-attributes", queue, Attributes={"Policy": after or ""})],
         notes=[
-            "It applies from the next request. The account's own keys may always do everything that no statement denies."
+            "The policy applies from the next request. Keys of this account may do everything that no statement denies."
         ],
     ).offer()
 

@@ -103,7 +103,7 @@ def why_not(finding: Finding, queue: Queue | None) -> str | None:
     """Why the recommendation cannot be applied to the queue; None: it can."""
     now_s = None if queue is None else queue.settings.visibility_s
     if now_s is not None and now_s == finding.recommended_timeout_s:
-        return "The queue has this timeout already."
+        return "The queue already has this timeout."
     reason = finding.why_not(now_s)
     return None if reason is None else words.sentence(reason)
 
@@ -211,7 +211,7 @@ async def timeout_page(visit: Visit) -> Response:
         return await visit.page("timeouts_none.html", title="Timeouts", read=read, file=FILE)
     own = [each for each in read.findings.findings if _key(each) == key]
     if not own:
-        raise NotFound(f"Nothing was found about queue {key.name[:100]} in {key.region[:50]}.")
+        raise NotFound(f"The pipeline has no findings about queue {key.name[:100]} in {key.region[:50]}.")
     queue = await visit.service.store.find_queue(key)
     finding = next((each for each in own if each.message_type is None), own[0])
     pilot = _pilot_of(await read_autopilot(visit.console), key)
@@ -241,7 +241,7 @@ async def apply(visit: Visit) -> Response:
     read = await read_findings(visit.console)
     finding = next((each for each in _whole(visit, read.findings) if _key(each) == queue.key), None)
     if finding is None:
-        raise NotFound(f"Nothing was found about queue {queue.name}.")
+        raise NotFound(f"The pipeline has no findings about queue {queue.name}.")
     problem = why_not(finding, queue)
     if problem is not None:
         raise NotApplied(problem)
@@ -249,10 +249,10 @@ async def apply(visit: Visit) -> Response:
     assert after_s is not None
     notes = [
         finding.reason,
-        "It applies from the next receive. Leases that are open now keep their deadlines.",
+        "The new timeout applies from the next receive. Leases that are open now keep their deadlines.",
     ]
     if finding.policy != NO_RENEWAL:
-        notes.append(f"It is for consumers that renew: {finding.policy}.")
+        notes.append(f"It is meant for consumers that renew their leases ({finding.policy}).")
     return await Change(
         visit,
         action="apply timeout",
@@ -261,7 +261,7 @@ async def apply(visit: Visit) -> Response:
         button="Change the queue",
         back=link("timeouts", queue.key.region, queue.name),
         make=lambda: change_settings(visit.service, queue, {"visibility_s": after_s}),
-        done=f"The visibility timeout of {queue.name} is {exact_length(after_s)} now.",
+        done=f"The visibility timeout of {queue.name} is now {exact_length(after_s)}.",
         differences=[
             Difference("Visibility timeout", exact_length(queue.settings.visibility_s), exact_length(after_s))
         ],
