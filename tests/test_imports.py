@@ -156,7 +156,7 @@ MEASURES = {
     "stores/postgres/commit.py",
     "stores/postgres/engine.py",
     "stores/postgres/watermarks.py",
-    "service/turns.py",
+    "service/time_slices.py",
     "console/app.py",
     "console/live.py",
 }

@@ -21,7 +21,7 @@ from veil.service.messages import send
 from veil.service.queues import create_queue
 from veil.service.receive import receive
 from veil.service.service import Service
-from veil.service.turns import Turn, Turns
+from veil.service.time_slices import TimeSlice, TimeSlices
 from veil.stores.memory import MemoryStore
 from veil.testing import VeilServer
 
@@ -52,7 +52,7 @@ async def test_a_look_stops_at_its_bound_and_goes_on_from_there(service: Service
     search = Search(text="needle")
     found, rounds = [], 0
     while True:
-        looked = await search_messages(service, queue, search, Turn(Turns()), rows_max=300)
+        looked = await search_messages(service, queue, search, TimeSlice(TimeSlices()), rows_max=300)
         assert looked.rows <= 300
         found += looked.messages
         rounds += 1
@@ -66,7 +66,7 @@ async def test_pages_neither_repeat_nor_leave_out_a_message(service: Service, qu
     for search in (Search(), Search(text="hay")):
         bodies: list[str] = []
         while True:
-            looked = await search_messages(service, queue, search, Turn(Turns()), page_rows=70)
+            looked = await search_messages(service, queue, search, TimeSlice(TimeSlices()), page_rows=70)
             bodies += [message.body for message in looked.messages]
             if looked.behind is None:
                 break
@@ -79,15 +79,15 @@ async def test_what_is_newer_is_found_without_going_through_what_is_older(
 ):
     clock.advance(3_600_000)
     await send(service, queue, [Draft("fresh")], sender="")
-    looked = await search_messages(service, queue, Search(newer="5m"), Turn(Turns()))
+    looked = await search_messages(service, queue, Search(newer="5m"), TimeSlice(TimeSlices()))
     assert [message.body for message in looked.messages] == ["fresh"] and looked.rows == 1
 
 
 async def test_open_leases_are_found_without_looking_further_than_the_last(service: Service, queue: Queue):
-    nothing = await open_leases(service, queue, 0, Turn(Turns()))
+    nothing = await open_leases(service, queue, 0, TimeSlice(TimeSlices()))
     assert (nothing.messages, nothing.rows) == ([], 0)
     await receive(service, queue, count=3, visibility_s=None, wait_s=0)
-    looked = await open_leases(service, queue, 0, Turn(Turns()))
+    looked = await open_leases(service, queue, 0, TimeSlice(TimeSlices()))
     assert [message.body for message in looked.messages] == ["hay 0", "hay 1", "hay 2"]
     assert looked.rows <= 500 and looked.behind is None
 

@@ -10,7 +10,7 @@ import pytest
 from tests.console.page_costs import BODIES, MIB, Asked, Crowded, Watch
 from veil.console import web as routes
 from veil.console.messages import show_body
-from veil.service.turns import SLICE_S, Turn, Turns
+from veil.service.time_slices import SLICE_S, TimeSlice, TimeSlices
 
 # Ten milliseconds are usual, half a second was: what lies between is the machine's.
 LONGEST_MS = 100
@@ -68,13 +68,13 @@ def test_a_look_at_large_messages_ends_by_bytes(crowded: Crowded):
 
 
 async def test_of_many_pages_one_works_with_each_pass_of_the_loop():
-    turns = Turns()
+    time_slices = TimeSlices()
 
     async def work() -> None:
-        turn = Turn(turns)
+        time_slice = TimeSlice(time_slices)
         for _ in range(5):
-            turn._since_s -= SLICE_S  # has worked for a slice
-            await turn.pause()
+            time_slice._since_s -= SLICE_S  # has worked for a slice
+            await time_slice.yield_if_spent()
             passes.append(count)
 
     passes: list[int] = []

@@ -38,7 +38,7 @@ def test_every_setting_of_a_queue_can_be_changed(server: VeilServer, sqs: Any, o
     assert page.locator("table.differences tbody tr").count() == 13
     page.get_by_role("button", name="Change the queue").click()
 
-    assert page.locator(".notice").inner_text() == "13 settings of mails.fifo changed."
+    assert page.locator(".notice").inner_text() == "13 settings of mails.fifo were changed."
     found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
     assert {name: found[name] for name in found if "Number" not in name and "stamp" not in name} == {
         "QueueArn": "arn:aws:sqs:us-east-1:000000000000:mails.fifo",

@@ -28,7 +28,7 @@ from veil.service.dead_letters import LetterFilter
 from veil.service.moves import cancel_move, list_moves, read_task_handle, start_move, task_handle
 from veil.service.queues import change_settings, delete_queue
 from veil.service.service import Service
-from veil.service.turns import Turns
+from veil.service.time_slices import TimeSlices
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ async def test_a_task_goes_on_after_a_restart(work: Desk, dead: Desk, clock: Man
     clock.advance(seconds=60)
     await quiet(dead.service)
     assert (await newest(dead)).moved == 1  # nobody carries it out
-    dead.service.moves = MoveRunners(dead.service.store, clock, Turns(), ())
+    dead.service.moves = MoveRunners(dead.service.store, clock, TimeSlices(), ())
     await dead.service.moves.resume()
     assert await moved_so_far(dead) == 2
     for _ in range(2):  # the last step is the one that finds nothing left

@@ -93,7 +93,6 @@ class Console:
         self.audit = Audit(audit_file, service.clock)
         self.live = Live(service.clock)
         self.notices = Notices()
-        self.turns = service.turns
         self.depths = DepthCache(service)
         self.journal_lookup = service.lives or JournalLookup(service.store, None)
         # The pipeline's findings, and what their file was then; kept by their page.
@@ -142,7 +141,7 @@ class Console:
                 return web.plain(405, "not allowed", ("Allow", ", ".join(allowed)))
             raise NotFound("There is no such page.")
         route, parts = found
-        cookie = web.read_cookies(request.headers.get("cookie", "")).get(web.cookie_name(request.headers), "")
+        cookie = web.session_cookie(request.headers)
         # A stream goes on by itself: it must not keep a session from falling idle.
         identity = self.sessions.identity(cookie, counts=not route.is_live)
         if identity is None:
@@ -229,7 +228,7 @@ class Console:
         return present is not None and (present.account, present.role) == (identity.account, identity.role)
 
     async def _refusal(self, request: Request, refusal: Refused) -> Response:
-        cookie = web.read_cookies(request.headers.get("cookie", "")).get(web.cookie_name(request.headers), "")
+        cookie = web.session_cookie(request.headers)
         identity = self.sessions.identity(cookie, counts=False) or self._stranger(cookie)
         visit = Visit(self, request, identity, {}, Form([]), Form([]))
         answer = await visit.page(

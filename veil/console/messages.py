@@ -18,7 +18,7 @@ from veil.core.text import seq_number
 from veil.service import messages as service_messages
 from veil.service.messages import SEARCH_BYTES_MAX, SEARCH_ROWS_MAX, SearchPage
 from veil.service.service import Service
-from veil.service.turns import Turn
+from veil.service.time_slices import TimeSlice
 
 # ---- bodies and attributes
 
@@ -154,7 +154,7 @@ async def search_messages(
     service: Service,
     queue: Queue,
     search: Search,
-    turn: Turn,
+    time_slice: TimeSlice,
     *,
     page_rows: int = PAGE_ROWS,
     rows_max: int = SEARCH_ROWS_MAX,
@@ -168,7 +168,7 @@ async def search_messages(
         service,
         queue,
         _filter(search, service.clock.wall_ms()) if search.is_filtered else None,
-        turn,
+        time_slice,
         after_seq=max(search.after, _first_seq(search, service.clock.now_ms())),
         limit=page_rows,
         rows_max=rows_max,

@@ -25,7 +25,7 @@ from veil.service.attempts import KnownHolder
 from veil.service.history import HOURS, MINUTES, WEEK, QueueDepth, QueueHistory, Resolution, queue_depths
 from veil.service.messages import SearchPage
 from veil.service.service import Service
-from veil.service.turns import Turn
+from veil.service.time_slices import TimeSlice
 from veil.wire.exchange import Response
 
 # ---- messages
@@ -106,9 +106,9 @@ async def message_history(visit: Visit, key: QueueKey, seq: int, further: int = 
     events = [event for event in found.events if event.queue.account == key.account]
     if not any(event.queue == key and event.seq == seq for event in events) and not _led_to(events, key, seq):
         events = []
-    await visit.turn.pause()
+    await visit.time_slice.yield_if_spent()
     life = tell(events, visit.now_ms)
-    await visit.turn.pause()
+    await visit.time_slice.yield_if_spent()
     place = (key, seq) if life is None else (life.stays[-1].queue, life.stays[-1].seq)
     present = await find_present(visit, *place)
     if present is not None:
@@ -116,7 +116,7 @@ async def message_history(visit: Visit, key: QueueKey, seq: int, further: int = 
         if added:
             events = sorted([*events, *added], key=lambda event: event.at_ms)
             life = tell(events, visit.now_ms)
-    await visit.turn.pause()
+    await visit.time_slice.yield_if_spent()
     if life is None:
         return None
     return MessageHistory(
@@ -213,14 +213,14 @@ class LeaseName(NamedTuple):
         return None if numbers[0] is None or numbers[1] is None else cls(numbers[0], numbers[1])
 
 
-async def open_leases(service: Service, queue: Queue, after: int, turn: Turn) -> SearchPage:
+async def open_leases(service: Service, queue: Queue, after: int, time_slice: TimeSlice) -> SearchPage:
     """The messages in flight behind that seq, the oldest first; no more rows are looked at than needed to find them all."""
     in_flight = (await service.store.counts(queue)).in_flight
     return await search_messages(
         service,
         queue,
         Search(state="in-flight", after=after),
-        turn,
+        time_slice,
         page_rows=PAGE_LEASES,
         rows_max=_ROWS_MAX,
         bytes_max=_BYTES_MAX,

@@ -23,7 +23,7 @@ from veil.console.messages import attributes_of, cut, show_body, show_preview
 from veil.console.web import ROOT, NotFound, dead_letters_link, link, queue_link
 from veil.core.findings import after_losses
 from veil.core.lease import State
-from veil.service.turns import Turn
+from veil.service.time_slices import TimeSlice
 from veil.wire.exchange import Response
 from veil.words import count, exact_length, plural, rough_length
 
@@ -195,12 +195,12 @@ class Templates:
         """The text of a small template with these values, at once."""
         return self._environment.get_template(template).render(**values)
 
-    async def render_in_turns(self, template: str, turn: Turn, **values: Any) -> str:
+    async def render_in_slices(self, template: str, time_slice: TimeSlice, **values: Any) -> str:
         """The text of a template with these values, made a piece at a time."""
         pieces: list[str] = []
         for piece in self._environment.get_template(template).generate(**values):
             pieces.append(piece)
-            await turn.pause()
+            await time_slice.yield_if_spent()
         return "".join(pieces)
 
 

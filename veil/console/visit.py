@@ -12,7 +12,7 @@ from veil.console.web import ROOT, Form, NotFound, Role, html, read_cookies
 from veil.core.message import Caller
 from veil.core.queue import Queue, QueueKey
 from veil.service.service import Service
-from veil.service.turns import Turn
+from veil.service.time_slices import TimeSlice
 from veil.wire.exchange import Request, Response
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Visit:
         self.form = form  # empty unless it is a POST
         self.notice: str | None = None
         self.is_live = False  # it draws a stream, for all who look
-        self.turn = Turn(console.turns)
+        self.time_slice = TimeSlice(console.service.time_slices)
         self.fragments = FragmentCache()
         # What to add to an engine instant to read it on the wall. Once for the visit: a stream draws again and again, and with a
         # fresh difference each time every instant in it would shake by a millisecond.
@@ -195,8 +195,8 @@ class Visit:
 
     async def fragment(self, template: str, **values: Any) -> str:
         """A piece of a page, for a live stream."""
-        return await self.console.templates.render_in_turns(
-            template, self.turn, visit=self, root=ROOT, **values
+        return await self.console.templates.render_in_slices(
+            template, self.time_slice, visit=self, root=ROOT, **values
         )
 
     def row(self, template: str, **values: Any) -> str:

@@ -118,6 +118,11 @@ def cookie_name(headers: Mapping[str, str]) -> str:
     return f"veil_console_{port[1]}" if port else "veil_console"
 
 
+def session_cookie(headers: Mapping[str, str]) -> str:
+    """The value of this server's cookie in a request; empty where there is none."""
+    return read_cookies(headers.get("cookie", "")).get(cookie_name(headers), "")
+
+
 def set_cookie(name: str, value: str, *, secure: bool) -> tuple[str, str]:
     """The header that sets a cookie until the browser is closed; an empty value takes it away."""
     text = f"{name}={value}; Path=/console; HttpOnly; SameSite=Strict"

@@ -173,7 +173,7 @@ class Worker:
         )
         self._store.link = self._link
         self._service = service = Service(self._store, brief.clock, service_rules(settings))
-        service.moves = _MovesElsewhere(self._store, brief.clock, service.turns, ())
+        service.moves = _MovesElsewhere(self._store, brief.clock, service.time_slices, ())
         service.owner = self
         self._answers = AnswerCounts()
         self._application, smq = make_applications(

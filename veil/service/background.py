@@ -13,7 +13,7 @@ from veil.core.limits import MOVE_RATE_MAX
 from veil.core.queue import Chosen, MoveTask, Scan, ScanStep
 from veil.journal.attempts import JournalLookup
 from veil.service.dead_letters import look_through, read_filter, to_chosen
-from veil.service.turns import BYTES_AT_ONCE, Turn, Turns
+from veil.service.time_slices import BYTES_AT_ONCE, TimeSlice, TimeSlices
 from veil.stores.store import Store
 
 _log = logging.getLogger(__name__)
@@ -100,8 +100,15 @@ _LOOKED_AT_ONCE: Final = 500
 class MoveRunners:
     """One runner for each active task that is ours. The store knows how far each has come, so stopping loses nothing."""
 
-    def __init__(self, store: Store, clock: Clock, turns: Turns, type_attributes: Sequence[str]) -> None:
-        self._store, self._clock, self._turns, self._type_attributes = store, clock, turns, type_attributes
+    def __init__(
+        self, store: Store, clock: Clock, time_slices: TimeSlices, type_attributes: Sequence[str]
+    ) -> None:
+        self._store, self._clock, self._time_slices, self._type_attributes = (
+            store,
+            clock,
+            time_slices,
+            type_attributes,
+        )
         self._running: dict[str, asyncio.Task[None]] = {}
         # By task id, while its runner waits for the next step.
         self.pauses: dict[str, asyncio.Future[None]] = {}
@@ -192,7 +199,7 @@ class MoveRunners:
             queue,
             read_filter(scan.filter),
             self.lives,
-            Turn(self._turns),
+            TimeSlice(self._time_slices),
             after_seq=after_seq,
             up_to_seq=scan.up_to_seq,
         ):

@@ -34,7 +34,7 @@ from veil.core.message_rules import Draft, body_md5, check_draft
 from veil.core.queue import Chosen, Queue, QueueKey
 from veil.core.text import fingerprint, whole_number
 from veil.journal.attempts import JournalLookup
-from veil.service.turns import BYTES_AT_ONCE, Turn
+from veil.service.time_slices import BYTES_AT_ONCE, TimeSlice
 from veil.stores.store import Store
 
 REDRIVEN_FROM: Final = "Veil.RedrivenFrom"
@@ -167,7 +167,7 @@ async def look_through(
     queue: Queue,
     wanted: LetterFilter,
     lives: JournalLookup | None,
-    turn: Turn,
+    time_slice: TimeSlice,
     *,
     after_seq: int,
     up_to_seq: int | None = None,
@@ -179,11 +179,11 @@ async def look_through(
     ):
         letters: list[Letter] = []
         for message in messages:
-            await turn.pause()
+            await time_slice.yield_if_spent()
             letters.append(read_letter(queue, message))
         errors = await _last_errors(wanted, letters, lives)
         for letter in letters:
-            await turn.pause()
+            await time_slice.yield_if_spent()
             after_seq = letter.message.seq
             yield letter, wanted.matches(letter, errors.get(after_seq))
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from veil.core.clock import Trouble
 from veil.core.errors import VeilError
 from veil.core.queue import Queue, QueueCounts
-from veil.service.turns import Turn
+from veil.service.time_slices import TimeSlice
 
 if TYPE_CHECKING:
     from veil.service.service import Service
@@ -104,7 +104,7 @@ async def queue_depths(
     if service.owner is not None:
         return dict(await service.owner.queue_depths(queues, with_oldest=with_oldest))
     depths: dict[int, QueueDepth] = {}
-    turn = Turn(service.turns)
+    time_slice = TimeSlice(service.time_slices)
 
     async def look(some: Sequence[Queue]) -> None:
         for queue in some:
@@ -119,7 +119,7 @@ async def queue_depths(
             if service.activity is not None and counts.in_flight:
                 waiting = min(counts.in_flight, service.activity.attempts.waiting(queue.id))
             depths[queue.id] = QueueDepth(counts, oldest_ms, waiting)
-            await turn.pause()
+            await time_slice.yield_if_spent()
 
     # Side by side for a store that has to be asked, one after the other within each share: most stores know
     # the counts at once, and then a task for each of ten thousand queues would cost more than the looks.
@@ -443,10 +443,10 @@ class QueueHistory:
 
     async def _note(self, now_s: int) -> None:
         """Put how queues stand into their series, and the sums of each account into its own."""
-        now_ms, turn = self._clock.now_ms(), Turn(self._service.turns)
+        now_ms, time_slice = self._clock.now_ms(), TimeSlice(self._service.time_slices)
         sums: dict[str, list[int]] = {}
         for queue_id, ((visible, in_flight, delayed), oldest_ms, _) in list(self.depths.items()):
-            await turn.pause()
+            await time_slice.yield_if_spent()
             queue = self.queues.get(queue_id)
             if queue is None:
                 continue
@@ -499,9 +499,9 @@ class QueueHistory:
         rows: list[HistoryRow] = [
             (_TROUBLES, each.from_ms, str(each.kind), each.to_ms.to_bytes(8)) for each in troubles
         ]
-        turn = Turn(self._service.turns)
+        time_slice = TimeSlice(self._service.time_slices)
         for key, series in list(self._series.items()):
-            await turn.pause()
+            await time_slice.yield_if_spent()
             rows.extend(self._new_rows(key, series))
         await asyncio.to_thread(self._file.write, rows, self._oldest())
 

@@ -23,7 +23,7 @@ from veil.core.message_rules import Draft, body_md5, check_draft, content_dedupl
 from veil.core.queue import Queue, QueueSettings
 from veil.core.receipt import Receipt
 from veil.service.service import Service
-from veil.service.turns import BYTES_AT_ONCE, Turn
+from veil.service.time_slices import BYTES_AT_ONCE, TimeSlice
 from veil.stores.store import Extension, Rotated
 
 # ---- message ids
@@ -297,7 +297,7 @@ async def search(
     service: Service,
     queue: Queue,
     fits: Callable[[StoredMessage], bool] | None,
-    turn: Turn,
+    time_slice: TimeSlice,
     *,
     after_seq: int = 0,
     up_to_seq: int | None = None,
@@ -316,7 +316,7 @@ async def search(
             queue, after_seq=after_seq, up_to_seq=up_to_seq, limit=wanted, bytes_max=BYTES_AT_ONCE
         )
         for message in messages:
-            await turn.pause()
+            await time_slice.yield_if_spent()
             if len(found) == limit or found_bytes >= SEARCH_FOUND_BYTES_MAX:
                 return SearchPage(found, rows, after_seq, True, looked_bytes)
             rows += 1

@@ -23,7 +23,7 @@ from veil.service.activity import Activity, Tallies
 from veil.service.attempts import SHARE_EVERY_MS, HeardCallers, JudgedLapse, LiveAttempts, read_heard
 from veil.service.background import MoveRunners, Ticker
 from veil.service.history import QueueHistory
-from veil.service.turns import Turns
+from veil.service.time_slices import TimeSlices
 from veil.service.waiting import WaitingReceives
 from veil.stores.store import Store
 
@@ -94,8 +94,8 @@ class Service:
         self.waiting = WaitingReceives(clock)
         self.owner: Owner | None = None  # of the store, where that is another process
         self.ticker = Ticker(store, clock)
-        self.turns = Turns()
-        self.moves = MoveRunners(store, clock, self.turns, self.rules.type_attributes)
+        self.time_slices = TimeSlices()
+        self.moves = MoveRunners(store, clock, self.time_slices, self.rules.type_attributes)
         self.looks = asyncio.Semaphore(LOOKS_AT_ONCE)
         self._background: set[asyncio.Task[Any]] = set()
         self._restoring: asyncio.Task[None] | None = None

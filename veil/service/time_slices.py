@@ -1,6 +1,6 @@
-"""Pages that have much to do take turns: no page keeps the event loop from the queues for longer than a slice.
+"""Cooperative scheduling: a page with much to do works in time slices, so that it never keeps the event loop for longer.
 
-While a page looks through messages or draws a long list, nobody else is served. So each pauses once it has worked for a
+While a page looks through messages or draws a long list, nobody else is served. So each yields once it has worked for a
 slice, and among all that wait one goes on with each pass of the loop: what else the server has to do waits for one slice
 of one page, however many pages are asked for at once.
 """
@@ -13,17 +13,17 @@ from time import perf_counter
 from typing import Final
 
 SLICE_S: Final = 0.008
-BYTES_AT_ONCE: Final = 1 << 20  # of messages, read from the store without a pause
+BYTES_AT_ONCE: Final = 1 << 20  # of messages, read from the store within one slice
 
 
-class Turns:
-    """Gives one turn with each pass of the event loop, in the order in which they were asked for."""
+class TimeSlices:
+    """Gives out one time slice with each pass of the event loop, in the order in which they were asked for."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def take(self) -> None:
-        """Return when it is the caller's turn."""
+    async def next(self) -> None:
+        """Return when the caller's next slice begins."""
         loop = asyncio.get_running_loop()
         mine: asyncio.Future[None] = loop.create_future()
         self._waiting.append(mine)
@@ -41,15 +41,15 @@ class Turns:
             loop.call_soon(self._give, loop)
 
 
-class Turn:
-    """The work of one request."""
+class TimeSlice:
+    """The slice in which one request works now."""
 
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
+    def __init__(self, time_slices: TimeSlices) -> None:
+        self._time_slices = time_slices
         self._since_s = perf_counter()
 
-    async def pause(self) -> None:
-        """Let others go on, if this request has worked for a slice since it last did."""
+    async def yield_if_spent(self) -> None:
+        """Let others go on, if this request has worked for a whole slice."""
         if perf_counter() - self._since_s >= SLICE_S:
-            await self._turns.take()
+            await self._time_slices.next()
             self._since_s = perf_counter()

@@ -66,7 +66,7 @@ async def consumers(visit: Visit) -> Mapping[str, Any]:
     names = {queue.id: queue.key for queue in await visit.own_queues()}
     rows = []
     for each in shown:
-        await visit.turn.pause()
+        await visit.time_slice.yield_if_spent()
         known = sorted(
             ((names[queue_id], count) for queue_id, count in each.queues.items() if queue_id in names),
             key=lambda pair: -pair[1],

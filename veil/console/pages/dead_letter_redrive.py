@@ -105,7 +105,7 @@ async def _offer_ticked(
             if not letters:
                 answers.append(NothingDone(f"message {message_id} is no longer in the queue"))
             answers += await moves.redrive_letters(visit.service, queue, letters, destination, visit.caller)
-            await visit.turn.pause()
+            await visit.time_slice.yield_if_spent()
         moved = sum(not isinstance(answer, VeilError) for answer in answers)
         home = _HOME if moved == 1 else _HOMES
         where = home if destination is None else destination.name
@@ -136,7 +136,7 @@ async def _offer_matching(
     destination: QueueKey | None,
     rate_per_s: int | None,
 ) -> Response:
-    groups = await letter_groups(visit.service, queue, selection, visit.turn)
+    groups = await letter_groups(visit.service, queue, selection, visit.time_slice)
     if not groups.matching and groups.is_all:
         raise FormRefused("ticked", "No messages match, so there is nothing to redrive.")
     # A move task finds back only what the server itself has dead-lettered, and stops at the first that it did not.

@@ -22,7 +22,7 @@ from veil.service.dead_letters import Letter, LetterFilter, look_through, read_f
 from veil.service.messages import SEARCH_BYTES_MAX, SEARCH_ROWS_MAX
 from veil.service.moves import list_moves
 from veil.service.service import Service
-from veil.service.turns import Turn
+from veil.service.time_slices import TimeSlice
 from veil.wire.exchange import Response
 
 # ---- letters
@@ -144,12 +144,14 @@ class LetterGroups:
         return sorted(each for each in types if each)[:_CHOICES_MAX]
 
 
-async def letter_page(service: Service, queue: Queue, selection: LetterSelection, turn: Turn) -> LetterPage:
+async def letter_page(
+    service: Service, queue: Queue, selection: LetterSelection, time_slice: TimeSlice
+) -> LetterPage:
     """The next dead letters that match, behind the selection's `after`."""
     found: list[Letter] = []
     rows = looked_bytes = 0
     async for letter, matches in look_through(
-        service.store, queue, selection.filter, service.lives, turn, after_seq=selection.after
+        service.store, queue, selection.filter, service.lives, time_slice, after_seq=selection.after
     ):
         rows, looked_bytes = rows + 1, looked_bytes + letter.message.held_bytes
         if matches:
@@ -161,13 +163,17 @@ async def letter_page(service: Service, queue: Queue, selection: LetterSelection
 
 
 async def letter_groups(
-    service: Service, queue: Queue, selection: LetterSelection, turn: Turn, rows_max: int = SEARCH_ROWS_MAX
+    service: Service,
+    queue: Queue,
+    selection: LetterSelection,
+    time_slice: TimeSlice,
+    rows_max: int = SEARCH_ROWS_MAX,
 ) -> LetterGroups:
     """The first rows of the queue as groups, and how many of them match."""
     told, looked_bytes = LetterGroups(), 0
     bytes_max = SEARCH_BYTES_MAX if rows_max <= SEARCH_ROWS_MAX else GROUPED_BYTES_MAX
     async for letter, matches in look_through(
-        service.store, queue, selection.filter, service.lives, turn, after_seq=0
+        service.store, queue, selection.filter, service.lives, time_slice, after_seq=0
     ):
         if told.rows >= rows_max or looked_bytes >= bytes_max:
             told.is_all = False
@@ -278,8 +284,8 @@ async def letters_page(visit: Visit, problems: Mapping[str, str] = NO_PROBLEMS) 
     """The dead letters that match, and what can be done about them; with what is wrong with the form, after a try."""
     queue, selection = await visit.queue(), read_selection(visit.asked)
     rows_max = visit.query.number("rows", GROUPED_ROWS, GROUPED_ROWS, GROUPED_ROWS_MAX)
-    groups = await letter_groups(visit.service, queue, selection, visit.turn, rows_max)
-    found = await letter_page(visit.service, queue, selection, visit.turn)
+    groups = await letter_groups(visit.service, queue, selection, visit.time_slice, rows_max)
+    found = await letter_page(visit.service, queue, selection, visit.time_slice)
     asked = {each.message.seq for each in found.letters if not each.reason}
     asked.update(seq for group in groups.groups[:SAMPLED_GROUPS] for seq in group.sample)
     errors = await visit.console.journal_lookup.errors(asked)

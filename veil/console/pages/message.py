@@ -131,7 +131,7 @@ async def _search_queues(
             visit.service,
             queue,
             search if queue.id == first or not first else search._replace(after=0),
-            visit.turn,
+            visit.time_slice,
             page_rows=PAGE_ROWS - len(hits),
             rows_max=SEARCH_ROWS_MAX - rows,
             bytes_max=SEARCH_BYTES_MAX - looked_bytes,
@@ -194,7 +194,7 @@ async def message_live(visit: Visit) -> Mapping[str, str]:
     if history is None:
         raise NotFound("The message is gone.")
     values = _values(visit, history)
-    await visit.turn.pause()
+    await visit.time_slice.yield_if_spent()
     fragments = {
         "message-state": await visit.fragment("message_state.html", key=key, **values),
         "message-life": await visit.fragment("message_life.html", key=key, **values),

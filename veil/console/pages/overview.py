@@ -108,7 +108,7 @@ async def look(visit: Visit) -> Mapping[str, Any]:
         total = depth.total
         if not total and not queue.settings.paused and history.is_quiet(queue.id):
             continue
-        await visit.turn.pause()
+        await visit.time_slice.yield_if_spent()
         visible, in_flight, delayed = (
             visible + depth.counts.visible,
             in_flight + depth.counts.in_flight,

@@ -254,7 +254,7 @@ async def _exported(
     chosen = visit.query.text("format")
     chosen = chosen if chosen in _FORMATS else "toml"
     form = _FORMATS[chosen]
-    pieces = _in_turns(form.write(queues) if queues else iter(()), visit)
+    pieces = _in_slices(form.write(queues) if queues else iter(()), visit)
     if visit.query.checked("download"):
         headers = (("Content-Disposition", f'attachment; filename="{name}{form.suffix}"'),)
         return Response(200, b"", form.content_type, headers, stream=pieces)
@@ -278,7 +278,7 @@ async def _exported(
     )
 
 
-async def _in_turns(pieces: Iterator[str], visit: Visit) -> AsyncIterator[bytes]:
+async def _in_slices(pieces: Iterator[str], visit: Visit) -> AsyncIterator[bytes]:
     for piece in pieces:
         yield piece.encode("utf-8", "replace")
-        await visit.turn.pause()
+        await visit.time_slice.yield_if_spent()

@@ -52,7 +52,7 @@ async def messages_page(visit: Visit, problem: str = "") -> Response:
     """The messages by their age, the oldest first, a page at a time; with what is wrong with what was asked, after a try."""
     head = await queue_head(visit, "messages")
     search = read_search(visit.query)
-    result = await search_messages(visit.service, head.queue, search, visit.turn)
+    result = await search_messages(visit.service, head.queue, search, visit.time_slice)
     # A filtered list costs a look at many rows: it moves when it is asked to. What is above it always does.
     live_path = f"{head.address}/{'live' if search.is_filtered else f'messages/live?{visit.query_with()}'}"
     return await queue_page(
@@ -70,10 +70,10 @@ async def messages_page(visit: Visit, problem: str = "") -> Response:
 async def messages_live(visit: Visit) -> Mapping[str, str]:
     head = await queue_head(visit, "messages")
     search = Search(after=read_search(visit.query).after)
-    result = await search_messages(visit.service, head.queue, search, visit.turn)
+    result = await search_messages(visit.service, head.queue, search, visit.time_slice)
     fragments, drawn = dict(live_facts(visit, head)), ""
     for row in _rows(visit, head, result):
-        await visit.turn.pause()
+        await visit.time_slice.yield_if_spent()
         draw, message = partial(_drawn, visit, row), row.message
         drawn += draw("message_row")
         fragments[f"state-{message.seq}"] = draw("message_state", message.state, message.due_at_ms)
@@ -155,7 +155,7 @@ async def in_flight_live(visit: Visit) -> Mapping[str, str]:
     result, _ = await _open_leases(visit, head)
     fragments, drawn = dict(live_facts(visit, head)), ""
     for row in _rows(visit, head, result):
-        await visit.turn.pause()
+        await visit.time_slice.yield_if_spent()
         draw = partial(_drawn, visit, row)
         drawn += draw("lease_row", row.lease, row.lease_version)
         renewals = None if row.holder is None else row.holder.renewals
@@ -170,7 +170,7 @@ async def in_flight_live(visit: Visit) -> Mapping[str, str]:
 async def _open_leases(visit: Visit, head: Head) -> tuple[SearchPage, int]:
     """The leases of the page, in the order that its address says, and behind which message it begins."""
     after = visit.query.number("after", 0, 0, SEQ_MAX)
-    result = await open_leases(visit.service, head.queue, after, visit.turn)
+    result = await open_leases(visit.service, head.queue, after, visit.time_slice)
     if _is_by_deadline(visit):
         result.messages.sort(key=lambda message: message.due_at_ms or 0)
     return result, after

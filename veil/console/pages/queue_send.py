@@ -23,7 +23,7 @@ from veil.core.message import PRIORITY_FIRST, PRIORITY_LAST, MessageAttribute, S
 from veil.core.message_rules import Draft, check_draft, size_bytes
 from veil.core.queue import Queue, QueueSettings
 from veil.service.messages import send
-from veil.service.turns import Turn
+from veil.service.time_slices import TimeSlice
 from veil.wire.exchange import Response
 from veil.words import exact_length, plural
 
@@ -79,14 +79,14 @@ def read_draft(form: Form, settings: QueueSettings) -> Draft:
     return draft
 
 
-async def read_lines(text: str, settings: QueueSettings, turn: Turn) -> list[Draft]:
+async def read_lines(text: str, settings: QueueSettings, time_slice: TimeSlice) -> list[Draft]:
     """The messages of a file of JSON lines; raises FormRefused, which names the line."""
     if len(text) > FILE_BYTES_MAX:
         raise FormRefused("file", f"{len(text):,} characters: expected at most {FILE_BYTES_MAX:,}")
     drafts: list[Draft] = []
     number, counted = 1, 0
     for found in _LINE.finditer(text):
-        await turn.pause()
+        await time_slice.yield_if_spent()
         number += text.count("\n", counted, found.start())
         counted = found.start()
         if len(drafts) == LINES_MAX:
@@ -195,7 +195,7 @@ async def send_message(visit: Visit) -> Response:
         if lines is None:
             drafts = [read_draft(visit.form, queue.settings)]
         else:
-            drafts = await read_lines(lines, queue.settings, visit.turn)
+            drafts = await read_lines(lines, queue.settings, visit.time_slice)
     except FormRefused as refusal:
         return await send_page(visit, {refusal.field: refusal.sentence})
     return await _change(visit, queue, drafts, lines).offer()

@@ -19,7 +19,7 @@ from veil.service.history import QueueDepth, queue_depths
 from veil.service.messages import search
 from veil.service.moves import Wanted, redrive, start_move, task_handle
 from veil.service.queues import set_paused
-from veil.service.turns import Turn
+from veil.service.time_slices import TimeSlice
 from veil.wire import shapes
 from veil.wire.actions.messages import (
     ReceivedForm,
@@ -219,7 +219,7 @@ async def peek_messages(call: Call, given: shapes.PeekMessagesInput) -> shapes.P
             call.service,
             queue,
             fits,
-            Turn(call.service.turns),
+            TimeSlice(call.service.time_slices),
             after_seq=_begin(given),
             up_to_seq=up_to_seq,
             limit=size,
