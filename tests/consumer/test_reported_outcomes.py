@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
@@ -32,7 +33,14 @@ from veil import (
 )
 from veil.consumer.error_reports import TEXT_CHARS_MAX, TRACEBACK_CHARS_MAX, masked, reported_failure
 from veil.consumer.runner import worker_agent
-from veil.core.attempt import GIVEN_BACK, AttemptFacts, ReportedOutcome, outcome_of
+from veil.core.attempt import (
+    GIVEN_BACK,
+    AttemptFacts,
+    ReportedOutcome,
+    outcome_of,
+    read_header,
+    write_header,
+)
 from veil.journal.storage import Storage
 from veil.testing import ConsumerHarness, VeilServer
 
@@ -261,6 +269,28 @@ def test_an_error_that_cannot_speak_is_told_by_its_class():
 
     reported = reported_failure(raised(Mute()))
     assert (reported.error_type or "").endswith("Mute") and reported.error_text == ""
+
+
+def test_the_name_of_a_file_that_is_not_utf_8_does_not_keep_the_report_from_being_sent():
+    """os.fsdecode makes lone surrogates of such bytes, which neither JSON nor the journal can hold."""
+    name = os.fsdecode(b"caf\xe9.txt")
+    reported = reported_failure(raised(ValueError(f"{name} is empty")))
+    assert read_header(write_header({"0": reported}), ["0"]) == [reported]
+    assert reported.error_text == "caf?.txt is empty"
+
+
+def test_an_error_whose_own_attributes_fail_is_told_by_its_class():
+    class Odd(Exception):
+        @property
+        def __cause__(self) -> None:  # type: ignore[override]
+            raise RuntimeError
+
+        def __str__(self) -> str:
+            raise KeyboardInterrupt
+
+    reported = reported_failure(raised(Odd()))
+    assert (reported.error_type or "").endswith("Odd")
+    assert (reported.error_text, reported.traceback) == ("", None)
 
 
 @pytest.mark.parametrize(

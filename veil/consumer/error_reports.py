@@ -52,6 +52,8 @@ _DURING: Final = "\n\nDuring handling of the above exception, another exception 
 def masked(text: str) -> str:
     """The text without what looks like a secret or a person's data."""
     utf8 = text.encode("utf-8", "replace")
+    if not text.isascii():
+        text = utf8.decode()  # without lone surrogates, as the name of a file has them that is not UTF-8
     shape = utf8.translate(_AS_ONE_DIGIT)
     if shape in _HARMLESS:
         return text
@@ -74,7 +76,8 @@ def class_name(error: BaseException) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _name_of(kind: type[BaseException]) -> str:
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return name.encode("utf-8", "replace").decode()
 
 
 def users_traceback(error: BaseException) -> TracebackType | None:
@@ -104,7 +107,10 @@ def reported_failure(
     kind = class_name(error)
     if not texts:
         return ReportedOutcome(FAILED.outcome, kind)
-    way = _way_to(error, users_traceback(error) if trace is None else trace)
+    try:
+        way = _way_to(error, users_traceback(error) if trace is None else trace)
+    except Exception:  # an exception whose own attributes fail must not fail the consumer
+        way = None
     return ReportedOutcome(FAILED.outcome, kind, _bounded_words(words_of(error)), way)
 
 
@@ -168,5 +174,5 @@ def words_of(error: BaseException) -> str:
     """What the error says of itself."""
     try:
         return str(error)
-    except Exception:  # an exception whose own words fail must not fail the consumer
+    except BaseException:  # an exception whose own words fail must not fail the consumer
         return ""
