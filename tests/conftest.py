@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import logging
 import os
 import signal
 from collections.abc import Iterator
 from typing import Any, Final
 
+import hypothesis
 import pytest
 
 from tests import quick_java
@@ -25,12 +28,28 @@ def pytest_configure() -> None:
     process._STOP_TIMEOUT_S = 300.0  # a server that is killed has not exported the journal that a test reads
     _let_ctrl_c_work()
     quick_java.use(os.environ)
+    # Hypothesis would take a machine that stands still for a test that is too slow.
+    hypothesis.settings.register_profile(
+        "veil", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("veil")
 
 
 def _let_ctrl_c_work() -> None:
     """A job in the background is started with Ctrl-C ignored, and so would be everything that it starts."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[Any]:
+    """Keep the modules and the thousands of tests out of the garbage collector's way: none of them goes before the end."""
+    gc.disable()
+    done = yield
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # libraries complain of what is still there when the interpreter has gone
+    gc.enable()
+    return done
 
 
 @pytest.hookimpl(wrapper=True)

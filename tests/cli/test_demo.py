@@ -16,7 +16,7 @@ import pytest
 
 import veil.demo.command as demo_command
 import veil.demo.processes as processes
-from tests.cli.conftest import Veil
+from tests.cli.conftest import Ran, Veil
 from tests.waiting import until
 from veil.cli.failures import CommandFailed
 from veil.client.blocking import BlockingClient, ServiceTarget
@@ -33,15 +33,24 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="pro
 # ---- the life of one message
 
 
+def told_to_the_end(command: Veil, *arguments: str) -> Ran:
+    """A life of leases of seconds, told on a machine that was punctual enough for it: where it was not, the story ends early."""
+    for _ in range(10):
+        ran = command("demo", "life", *arguments)
+        if "The machine was late" not in ran.out:
+            break
+    return ran
+
+
 def test_every_claim_about_the_life_of_a_message_holds(command: Veil) -> None:
-    ran = command("demo", "life", "--json")
+    ran = told_to_the_end(command, "--json")
     assert ran.object["broken"] == []
     assert ran.code == 0
-    assert len(ran.object["held"]) + len(ran.object["not_shown"]) >= 25
+    assert len(ran.object["held"]) >= 25
 
 
 def test_the_life_of_a_message_fails_when_the_server_forgets(command: Veil) -> None:
-    ran = command("demo", "life", "--store", "memory")
+    ran = told_to_the_end(command, "--store", "memory")
     assert ran.code == 1
     assert "NOT SO" in ran.out
     assert "did not hold" in ran.err
@@ -103,7 +112,9 @@ def test_a_demo_that_is_killed_takes_its_processes_with_it(act: str, tmp_path: P
     with the_demo("--out", str(out), "--seconds", "3") as (process, lines):
         said_until(lines, act, within_s=500)
         process.kill()
-        until(lambda: processes_in(out) == [], within_s=15)  # far less than the pipeline would take
+        until(
+            lambda: processes_in(out) == [], within_s=60
+        )  # left to themselves, the server and the workers stay
 
 
 def test_ctrl_c_while_a_process_starts_comes_once_it_is_known(

@@ -405,7 +405,7 @@ def test_what_was_taken_can_be_read_again() -> None:
         )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("*"),
@@ -537,13 +537,13 @@ def fits(text: str, *patterns: str, arns: bool = False) -> bool:
 PATTERNS = st.lists(st.text("ab*?", max_size=10), max_size=4)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(patterns=PATTERNS, text=st.text("ab*?", max_size=12))
 def test_wildcards_agree_with_fnmatch(patterns: list[str], text: str) -> None:
     assert fits(text, *patterns) == any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(patterns=st.lists(st.text("a:*?", max_size=16), max_size=3), text=st.text("a:", max_size=12))
 def test_the_wildcards_of_an_arn_stay_within_its_parts(patterns: list[str], text: str) -> None:
     def fits_by_parts(pattern: str) -> bool:
@@ -553,7 +553,7 @@ def test_the_wildcards_of_an_arn_stay_within_its_parts(patterns: list[str], text
     assert fits(text, *patterns, arns=True) == any(map(fits_by_parts, patterns))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=st.text(max_size=20), data=st.data())
 def test_a_text_with_holes_matches_itself(text: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(text)))

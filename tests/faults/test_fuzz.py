@@ -15,8 +15,8 @@ SEED = 20_261_115
 
 
 @pytest.mark.slow
-def test_twenty_thousand_malformed_requests_are_answered_and_leave_the_server_well() -> None:
-    outcome = run_fuzz(20_000, SEED)
+def test_thousands_of_malformed_requests_are_answered_and_leave_the_server_well() -> None:
+    outcome = run_fuzz(6_000, SEED)
 
     assert outcome.ok, str(outcome)
 

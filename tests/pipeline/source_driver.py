@@ -200,7 +200,7 @@ def _watch(log: Path) -> None:
     kill_session(os.getsid(0))
 
 
-def _start_queries(spark: SparkSession, driving: Driving, way: str) -> list[StreamingQuery]:
+def _writers(spark: SparkSession, driving: Driving, way: str) -> list[DataStreamWriter]:
     def read(who: str) -> DataFrame:
         given: dict[str, Any] = {
             "queue": queue_of(way, who),
@@ -234,23 +234,36 @@ def _start_queries(spark: SparkSession, driving: Driving, way: str) -> list[Stre
         MERGE: read(MERGE).writeStream.foreachBatch(merge),
     }
     return [
-        _started(writer.option("checkpointLocation", str(driving.root / f"checkpoint-{who}-{way}")))
+        writer.option("checkpointLocation", str(driving.root / f"checkpoint-{who}-{way}"))
         for who, writer in writers.items()
         if who in driving.sinks
     ]
 
 
 def _started(writer: DataStreamWriter) -> StreamingQuery:
-    """The query, past its start: one after the other, since each has a Python that must be there within Spark's ten seconds.
+    """The query, past its start: one after the other, since each has a Python that must be there within Spark's ten seconds."""
+    query = writer.trigger(availableNow=True).start()
+    while query.isActive and query.status["message"].startswith(_STARTING):
+        time.sleep(_ASK_EVERY_S)
+    return query
 
-    On a machine that is too busy for that the query fails before it has done anything, and is started again.
-    """
-    while True:
-        query = writer.trigger(availableNow=True).start()
-        while query.isActive and query.status["message"].startswith(_STARTING):
-            time.sleep(_ASK_EVERY_S)
-        if query.isActive or _TOO_BUSY not in str(query.exception()):
-            return query
+
+def _run_to_the_end(writers: list[DataStreamWriter], running: Path) -> None:
+    """Raises what a query fails with, at once: the others may wait for it where all of them die."""
+    queries = [(writer, _started(writer)) for writer in writers]
+    running.touch()
+    while queries:
+        time.sleep(_ASK_EVERY_S)
+        unfinished = [(writer, query) for writer, query in queries if query.isActive or query.exception()]
+        queries = [(writer, _kept_going(writer, query)) for writer, query in unfinished]
+
+
+def _kept_going(writer: DataStreamWriter, query: StreamingQuery) -> StreamingQuery:
+    """Started again where the machine was too busy for Spark's ten seconds, at the query's start or in any batch."""
+    error = None if query.isActive else query.exception()
+    if error is not None and _TOO_BUSY not in str(error):
+        raise error
+    return query if error is None else _started(writer)
 
 
 def main(config: Path) -> None:
@@ -263,10 +276,8 @@ def main(config: Path) -> None:
     slots = len(driving.sinks) * len(driving.die)
     spark = open_session(SparkSettings(master=f"local[{slots},2]", conf=QUICK, title="driver to be killed"))
     register(spark)
-    queries = [query for way in driving.die for query in _start_queries(spark, driving, way)]
-    running_file(driving.root).touch()
-    for query in queries:
-        query.awaitTermination()
+    writers = [writer for way in driving.die for writer in _writers(spark, driving, way)]
+    _run_to_the_end(writers, running_file(driving.root))
 
 
 if __name__ == "__main__":

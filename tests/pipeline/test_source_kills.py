@@ -27,7 +27,7 @@ from veil.testing.process import VeilServer
 
 WINDOW_S = 4
 BATCH = 40
-LIFE_S = 240
+LIFE_S = 400  # a minute where the machine has nothing else to do
 # Each life goes on from the one before, by both ways at once; starting takes longer than a window, so leases lapse in
 # between. Tasks fail before a kill, and in a batch that an earlier life had begun. `python -m tests.faults spark-source`
 # has a merge beside the files, and a hundred lives.

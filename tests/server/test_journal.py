@@ -123,7 +123,7 @@ def test_which_attribute_tells_the_type_can_be_set(tmp_path: Path):
 def test_a_location_that_fails_does_not_touch_the_queues(tmp_path: Path):
     (tmp_path / "journal").write_text("in the way")
     arguments = ("--data", str(tmp_path / "data"), "--journal", str(tmp_path / "journal"))
-    with VeilServer(*arguments, "--journal-interval-s", "0.1") as server:
+    with VeilServer(*arguments, "--journal-interval-s", "0.1", NO_TROUBLES) as server:
         live(server)
         until(lambda: metrics(server)["veil_journal_export_failures_total"] >= 1)
         live(server)

@@ -25,7 +25,7 @@ from veil.stores.memory import MemoryStore
 # Placed on several servers, messages of the same millisecond have no order among them, which the reference tells at every step.
 OTHER_STORES = [name for name in kit.STORES if name not in ("memory", "sharded")]
 # A step on PostgreSQL is some twenty round trips.
-STEPS = {"sqlite": 4_000, "remote": 600, "postgres": 600}
+STEPS = {"sqlite": 2_000, "remote": 600, "postgres": 600}
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 5))])
@@ -345,7 +345,6 @@ def _machine_for(name: str) -> type:
     case.settings = settings(
         max_examples=25,
         stateful_step_count=40,
-        deadline=None,
         derandomize=True,
         database=None,
         suppress_health_check=list(HealthCheck),

@@ -62,7 +62,7 @@ async def test_texts_survive_in_arrays_whatever_is_in_them(pipeline):
     found: list[list[str]] = []
 
     @given(st.lists(texts | st.none(), min_size=1, max_size=8))
-    @settings(max_examples=60, deadline=None, database=None)
+    @settings(max_examples=60, database=None)
     def collect(values):
         found.append(values)
 

@@ -186,7 +186,7 @@ _names = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @generated(action=st.sampled_from(sorted(ACTIONS)), given=st.dictionaries(_names, _json, max_size=4))
 async def test_random_json_is_answered_without_a_server_error(action: str, given: dict[str, Any]) -> None:
     async with Wire() as wire:
@@ -204,7 +204,7 @@ _pieces = st.lists(
 ).map(".".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @generated(
     action=st.sampled_from(sorted(ACTIONS)),
     parameters=st.dictionaries(_names | _pieces, st.text(max_size=8), max_size=6),

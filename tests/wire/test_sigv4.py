@@ -18,7 +18,7 @@ import botocore.auth
 import pytest
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -133,7 +133,7 @@ extra_headers = st.dictionaries(
 ).map(lambda some: {n: v for n, v in some.items() if n not in ("x-amz-date", "x-amz-content-sha256")})
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=400)
 @given(
     method=st.sampled_from(["GET", "POST"]),
     path=paths,
@@ -170,7 +170,7 @@ def test_whatever_botocore_signs_in_the_header_passes(
     assert unverified_scope(request) == (KEY.key_id, region)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200)
 @given(
     path=paths,
     parameters=st.dictionaries(words.filter(lambda word: not word.startswith("X-Amz")), words, max_size=5),
@@ -601,7 +601,7 @@ fragments = (
 nearly = st.lists(st.sampled_from(fragments.split("|")), max_size=25).map("".join)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(
     authorization=anything | nearly,
     query=anything | nearly,

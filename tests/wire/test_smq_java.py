@@ -31,11 +31,12 @@ Told = list[tuple[str, str, str]]
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, VeilServer]]:
-    """A server that takes any credentials, and one that checks them."""
-    data = tmp_path_factory.mktemp("smq-java")
+    """A server that takes any credentials, and one that checks them; what a receiver left comes back when its window ends, also
+    where the machine stood still."""
+    data, given = tmp_path_factory.mktemp("smq-java"), ("--smq-port", "0", "--no-lease-grace")
     with (
-        VeilServer("--data", str(data / "open"), "--smq-port", "0") as unlocked,
-        VeilServer("--data", str(data / "keys"), "--smq-port", "0", environ={"VEIL_KEYS": "ak:sk"}) as locked,
+        VeilServer("--data", str(data / "open"), *given) as unlocked,
+        VeilServer("--data", str(data / "keys"), *given, environ={"VEIL_KEYS": "ak:sk"}) as locked,
     ):
         yield {"open": unlocked, "keys": locked}
 
