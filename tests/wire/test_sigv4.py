@@ -33,14 +33,14 @@ from veil.wire.request_errors import (
     SignatureMissing,
     SignatureRefused,
 )
-from veil.wire.sigv4 import AccessKey, Signer, Verifier, unverified_scope
+from veil.wire.sigv4 import AccessKey, Verifier, unverified_scope
 
 NOW = datetime(2025, 6, 15, 12, 30, 45, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)
 MINUTE_MS = 60_000
 KEY = AccessKey("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "000000000000")
 VERIFIER = Verifier({KEY.key_id: KEY})
-SIGNER = Signer(KEY, "eu-north-1")
+KEY_AND_REGION = (KEY, "eu-north-1")
 JSON_HEADERS = {
     "Content-Type": "application/x-amz-json-1.0",
     "X-Amz-Target": "AmazonSQS.SendMessage",
@@ -166,7 +166,7 @@ def test_whatever_botocore_signs_in_the_header_passes(
         region=region,
         host=host,
     )
-    assert VERIFIER.verify(request, NOW_MS) == Signer(KEY, region)
+    assert VERIFIER.verify(request, NOW_MS) == (KEY, region)
     assert unverified_scope(request) == (KEY.key_id, region)
 
 
@@ -181,7 +181,7 @@ def test_whatever_botocore_presigns_passes(
     path: str, parameters: dict[str, str], expires_s: int, token: str | None
 ) -> None:
     request = presigned_by_botocore(path=path, parameters=parameters, expires_s=expires_s, token=token)
-    assert VERIFIER.verify(request, NOW_MS) == SIGNER
+    assert VERIFIER.verify(request, NOW_MS) == KEY_AND_REGION
     assert unverified_scope(request) == (KEY.key_id, "eu-north-1")
 
 
@@ -204,7 +204,7 @@ def test_a_link_from_a_boto3_client_passes_and_cannot_be_given_a_body() -> None:
         "x-amzn-query-mode": "true",
     }
     request = Request("GET", parts.path, parts.query, {"host": parts.netloc, **named})
-    assert VERIFIER.verify(request, NOW_MS) == SIGNER
+    assert VERIFIER.verify(request, NOW_MS) == KEY_AND_REGION
     assert unverified_scope(request) == (KEY.key_id, "eu-north-1")
     with pytest.raises(SignatureMismatch):
         VERIFIER.verify(replace(request, body=b"Action=PurgeQueue"), NOW_MS)
@@ -245,18 +245,18 @@ def test_a_real_boto3_send_passes_as_it_leaves_the_client() -> None:
     client.meta.events.register("before-send.sqs", catch)
     with pytest.raises(CaughtError):
         client.send_message(QueueUrl="http://localhost:9324/000000000000/q", MessageBody="hellö")
-    assert VERIFIER.verify(caught[0], NOW_MS) == SIGNER
+    assert VERIFIER.verify(caught[0], NOW_MS) == KEY_AND_REGION
 
 
 def test_a_date_header_serves_when_there_is_no_x_amz_date() -> None:
     request = signed_by_botocore(headers={"Date": "anything, botocore writes it anew"})
     assert "x-amz-date" not in request.headers
-    assert VERIFIER.verify(request, NOW_MS) == SIGNER
+    assert VERIFIER.verify(request, NOW_MS) == KEY_AND_REGION
 
 
 def test_the_region_is_the_signers_choice() -> None:
     for region in ("us-east-1", "elasticmq", "x"):
-        assert VERIFIER.verify(signed_by_botocore(region=region), NOW_MS).region == region
+        assert VERIFIER.verify(signed_by_botocore(region=region), NOW_MS)[1] == region
 
 
 def test_what_proxies_and_http_libraries_may_change_is_not_signed() -> None:
@@ -269,13 +269,13 @@ def test_what_proxies_and_http_libraries_may_change_is_not_signed() -> None:
         "content-length",
         "accept",
     ):
-        assert VERIFIER.verify(with_header(request, name, "changed"), NOW_MS) == SIGNER
+        assert VERIFIER.verify(with_header(request, name, "changed"), NOW_MS) == KEY_AND_REGION
 
 
 def test_folded_white_space_in_a_signed_header_does_not_matter() -> None:
     request = signed_by_botocore(headers={"x-amz-meta": "  a   b "})
     for folded in ("a b", "a  b", "a\tb"):
-        assert VERIFIER.verify(with_header(request, "x-amz-meta", folded), NOW_MS) == SIGNER
+        assert VERIFIER.verify(with_header(request, "x-amz-meta", folded), NOW_MS) == KEY_AND_REGION
     with pytest.raises(SignatureMismatch):
         VERIFIER.verify(with_header(request, "x-amz-meta", "ab"), NOW_MS)
 
@@ -283,7 +283,7 @@ def test_folded_white_space_in_a_signed_header_does_not_matter() -> None:
 def test_equal_spellings_of_a_query_are_equal() -> None:
     request = signed_by_botocore(method="GET", query="a=x%20y&b=&c=~&d=%C3%A4&d=1", body=b"")
     for same in ("b&a=x+y&c=%7E&d=1&d=%c3%a4", "d=%C3%A4&d=1&c=%7e&b=&%61=x%20y"):
-        assert VERIFIER.verify(replace(request, query=same), NOW_MS) == SIGNER
+        assert VERIFIER.verify(replace(request, query=same), NOW_MS) == KEY_AND_REGION
     for other in (
         "a=x%2By&b=&c=~&d=%C3%A4&d=1",
         "a=x%20y&b=&c=~&d=%C3%A4",
@@ -324,7 +324,7 @@ def test_no_change_to_a_signed_request_gets_through() -> None:
     presigned = presigned_by_botocore(parameters={"Action": "ReceiveMessage", "Name": "a b"}, token="tok")
     tried = 0
     for original in (replace(header_signed, headers=bare), presigned):
-        assert VERIFIER.verify(original, NOW_MS) == SIGNER
+        assert VERIFIER.verify(original, NOW_MS) == KEY_AND_REGION
         for _ in range(4000):
             part = rng.choice(["body", "path", "query", "header"])
             if part == "body":
@@ -370,14 +370,12 @@ def test_a_rotated_secret_ends_the_old_one_at_once() -> None:
     keys = {KEY.key_id: KEY}
     verifier = Verifier(keys)
     request = signed_by_botocore()
-    assert verifier.verify(request, NOW_MS) == SIGNER
+    assert verifier.verify(request, NOW_MS) == KEY_AND_REGION
     keys[KEY.key_id] = dataclasses.replace(KEY, secret="new")
     with pytest.raises(SignatureMismatch):
         verifier.verify(request, NOW_MS)
-    assert (
-        verifier.verify(signed_by_botocore(key=dataclasses.replace(KEY, secret="new")), NOW_MS).key.secret
-        == "new"
-    )
+    key, _ = verifier.verify(signed_by_botocore(key=dataclasses.replace(KEY, secret="new")), NOW_MS)
+    assert key.secret == "new"
 
 
 def test_no_signature_at_all_is_an_anonymous_request() -> None:
@@ -509,7 +507,7 @@ def test_an_unsigned_payload_is_refused_and_a_stated_hash_must_be_the_bodys() ->
             VERIFIER.verify(Request("POST", "/", "", headers), NOW_MS)
     empty_hash = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     request = signed_by_botocore(headers={"X-Amz-Content-SHA256": empty_hash}, body=b"")
-    assert VERIFIER.verify(request, NOW_MS) == SIGNER
+    assert VERIFIER.verify(request, NOW_MS) == KEY_AND_REGION
 
 
 # ---- time
@@ -518,7 +516,7 @@ def test_an_unsigned_payload_is_refused_and_a_stated_hash_must_be_the_bodys() ->
 def test_clocks_may_differ_by_fifteen_minutes_and_no_more() -> None:
     request = signed_by_botocore()
     for apart_ms in (-15 * MINUTE_MS, 15 * MINUTE_MS):
-        assert VERIFIER.verify(request, NOW_MS + apart_ms) == SIGNER
+        assert VERIFIER.verify(request, NOW_MS + apart_ms) == KEY_AND_REGION
     with pytest.raises(SignatureMismatch, match="Signature expired") as late:
         VERIFIER.verify(request, NOW_MS + 16 * MINUTE_MS)
     assert str(late.value) == (
@@ -537,13 +535,13 @@ def test_clocks_may_differ_by_fifteen_minutes_and_no_more() -> None:
 
 def test_a_link_ends_when_it_says() -> None:
     request = presigned_by_botocore(parameters={"Action": "ReceiveMessage"}, expires_s=60)
-    assert VERIFIER.verify(request, NOW_MS + 60_000) == SIGNER
+    assert VERIFIER.verify(request, NOW_MS + 60_000) == KEY_AND_REGION
     with pytest.raises(SignatureMismatch, match="Signature expired"):
         VERIFIER.verify(request, NOW_MS + 60_001)
     with pytest.raises(SignatureMismatch, match="Signature not yet current"):
         VERIFIER.verify(request, NOW_MS - 16 * MINUTE_MS)
     week = presigned_by_botocore(parameters={}, expires_s=604_800)
-    assert VERIFIER.verify(week, NOW_MS + 604_800_000) == SIGNER
+    assert VERIFIER.verify(week, NOW_MS + 604_800_000) == KEY_AND_REGION
 
 
 @pytest.mark.parametrize("expires_s", [0, -1, 604_801, 10**30])
@@ -674,7 +672,7 @@ def test_a_timestamp_is_utc_to_the_second() -> None:
 
 
 def test_no_representation_shows_the_secret() -> None:
-    assert KEY.secret not in repr(KEY) + repr(SIGNER) + str(KEY) + repr(VERIFIER)
+    assert KEY.secret not in repr(KEY) + repr(KEY_AND_REGION) + str(KEY) + repr(VERIFIER)
 
 
 def family(root: type[SignatureRefused]) -> Iterator[type[SignatureRefused]]:

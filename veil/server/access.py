@@ -19,8 +19,12 @@ from urllib.parse import urlsplit
 
 from veil.server.setting_values import KEYS_EXPECTED, access_keys
 from veil.server.settings import ServerSettingsError, Settings, read_file
+from veil.wire import aws_json, aws_query
 from veil.wire.exchange import Request, Response
+from veil.wire.front_end import OTHER, action_of
+from veil.wire.request_errors import ACCESS_DENIED
 from veil.wire.sigv4 import AccessKey
+from veil.wire.sqs_codes import Refusal
 
 CONSOLE_ROOT: Final = "/console"
 _OWN_NAMES = frozenset(("localhost", "veil"))
@@ -61,23 +65,22 @@ class AccessRules:
         self._suffixes = (".localhost", *(name[1:] for name in names if name.startswith("*.")))
         self._remembered: set[str] = set()  # Host headers that were found good, as sent
 
-    def refusal(self, request: Request) -> Response | None:
-        """The answer to a request that may not come in; None for one that may."""
+    def refusal(self, request: Request) -> str | None:
+        """Why a request may not come in; None for one that may."""
         headers = request.headers
         host = headers.get("host", "")
         if not self.has_keys and host not in self._remembered and not self._is_allowed(host):
-            return _forbidden(
-                request,
+            return (
                 f"Host {host[:100]!r} is not a name of this server. Use localhost, add the name to allowed_hosts, "
-                "or start the server with keys.",
+                "or start the server with keys."
             )
         origin = headers.get("origin")
         if origin is not None and not _is_same_origin(origin, host):
-            return _forbidden(request, "Requests from web pages of another origin are refused.")
+            return "Requests from web pages of another origin are refused."
         if headers.get("sec-fetch-site") in _FOREIGN_SITES and not _is_link_to_console(request):
-            return _forbidden(request, "Requests from web pages of another site are refused.")
+            return "Requests from web pages of another site are refused."
         if request.method == "OPTIONS":
-            return _forbidden(request, "Cross-origin requests are not offered.")
+            return "Cross-origin requests are not offered."
         return None
 
     def _is_allowed(self, host: str) -> bool:
@@ -136,11 +139,13 @@ def _is_same_origin(origin: str, host: str) -> bool:
     return place.lower().removesuffix(default) == host.lower().removesuffix(default)
 
 
-def _forbidden(request: Request, reason: str) -> Response:
+def forbidden(request: Request, reason: str) -> Response:
+    """The refusal in the protocol of the request, so that an SDK can tell its user the reason."""
+    refusal = Refusal(ACCESS_DENIED, reason)
     if "x-amz-target" in request.headers:
-        text = reason.replace("\\", "\\\\").replace('"', '\\"')
-        body = f'{{"__type":"com.amazon.coral.service#AccessDeniedException","message":"{text}"}}'
-        return Response(403, body.encode("ascii", "replace"), "application/x-amz-json-1.0")
+        return aws_json.refuse(refusal, "none")
+    if action_of(request) != OTHER:
+        return aws_query.refuse(refusal, "none", as_json=aws_query.wants_json(request))
     return Response(403, reason.encode("ascii", "replace") + b"\n")
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from veil.core.errors import AccessDenied, VeilError
-from veil.server.access import AccessRules, is_console, is_loopback
+from veil.server.access import AccessRules, forbidden, is_console, is_loopback
 from veil.server.make_store import StoreProbe
 from veil.server.settings import Settings
 from veil.service.service import Service, ServiceRules
@@ -69,7 +69,7 @@ class Application:
             return self._health(path, request.method)
         refusal = self._access.refusal(request)
         if refusal is not None:
-            return _answered(refusal)
+            return _answered(forbidden(request, refusal))
         if path == "/":
             # A person with a browser, not a client: a GET that asks for nothing and is not signed.
             if request.method == "GET" and not request.query and "authorization" not in request.headers:
@@ -133,7 +133,7 @@ def _smq_handler(
         refusal = access.refusal(request)
         if refusal is not None:
             denied = worded(AccessDenied("call", ""))
-            told = SmqRefusal(denied.code, denied.status, refusal.body.decode("ascii", "replace").strip())
+            told = SmqRefusal(denied.code, denied.status, refusal)
             return refuse(told, "none", f"{settings.scheme}://{request.headers.get('host', '')}")
         if request.path == "/" and not request.query and "authorization" not in request.headers:
             return Response(200, _ABOUT_SMQ)

@@ -207,10 +207,10 @@ class SqsFrontEnd(FrontEnd):
             key_id, region = scope
             return self._default_account, (key_id or "")[:KEY_ID_CHARS_MAX], region or self._default_region
         try:
-            signer = verifier.verify(request, self._service.clock.wall_ms())
+            key, region = verifier.verify(request, self._service.clock.wall_ms())
         except SignatureMissing:
             return None, "", self._default_region
-        return signer.key.account, signer.key.key_id, signer.region
+        return key.account, key.key_id, region
 
     def _is_signed(self, call: Call) -> bool:
         # Without keys nobody verifies, and a page can write a presigned URL; the header it cannot set without asking

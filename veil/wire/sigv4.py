@@ -39,14 +39,6 @@ class AccessKey:
     role: str = "admin"  # in the console: viewer, operator or admin
 
 
-@dataclass(frozen=True, slots=True)
-class Signer:
-    """Who signed a request, proven, and for which region."""
-
-    key: AccessKey
-    region: str
-
-
 @dataclass(slots=True)
 class _SignatureClaim:
     """What a request says about its own signature; nothing of it is believed yet."""
@@ -73,14 +65,14 @@ class Verifier:
         # date and region are the sender's to choose.
         self._signing_key = lru_cache(maxsize=_SIGNING_KEYS_MAX)(signing_key)
 
-    def verify(self, request: Request, now_ms: int) -> Signer:
-        """The signer of a request whose signature is whole, current and covers all that matters."""
+    def verify(self, request: Request, now_ms: int) -> tuple[AccessKey, str]:
+        """The key and the region of a signature that is whole, current and covers all that matters."""
         try:
-            return self._signer(request, now_ms)
+            return self._verified(request, now_ms)
         except UnicodeEncodeError:  # a lone surrogate: no client can have signed that
             raise SignatureMismatch from None
 
-    def _signer(self, request: Request, now_ms: int) -> Signer:
+    def _verified(self, request: Request, now_ms: int) -> tuple[AccessKey, str]:
         headers = request.headers
         authorization = headers.get("authorization")
         if authorization:
@@ -125,7 +117,7 @@ class Verifier:
         expected = signature(self._signing_key(key.secret, date, region, service), text)
         if not hmac.compare_digest(expected.encode(), claim.signature.encode()):
             raise SignatureMismatch
-        return Signer(key, region)
+        return key, region
 
     def _check_time(self, claim: _SignatureClaim, now_ms: int) -> None:
         signed_ms = _instant_ms(claim.timestamp)

@@ -14,7 +14,7 @@ from veil.wire.large import LARGE_BYTES, in_thread
 from veil.wire.smq import messages, queues
 from veil.wire.smq.call import BATCH_MAX, LABEL, SmqCall, SmqVerifier, check_digest, claimed_key_id, route
 from veil.wire.smq.codes import INTERNAL, SmqRefused, worded
-from veil.wire.smq.xml import Reply, answer, refuse
+from veil.wire.smq.xml import refuse, with_id
 
 # A receive hides messages, and nothing shows that no web page had a browser ask for it.
 _RECEIVE_REFUSED: Final = (
@@ -22,7 +22,7 @@ _RECEIVE_REFUSED: Final = (
     "browser send it."
 )
 
-_RUN: Final[Mapping[str, Callable[[SmqCall], Awaitable[Reply]]]] = {
+_RUN: Final[Mapping[str, Callable[[SmqCall], Awaitable[Response]]]] = {
     "CreateQueue": queues.create,
     "SetQueueAttributes": queues.set_attributes,
     "GetQueueAttributes": queues.get_attributes,
@@ -79,7 +79,7 @@ class SmqFrontEnd(FrontEnd):
         operation = call.route.operation
         if operation == "ReceiveMessage" and not _shows_a_client(request.headers):
             raise SmqRefused("AccessDenied", _RECEIVE_REFUSED, 403)
-        return answer(await _RUN[operation](call), request_id)
+        return with_id(await _RUN[operation](call), request_id)
 
 
 def _refuse(call: SmqCall, error: VeilError | None, request_id: str) -> Response:

@@ -18,10 +18,11 @@ from veil.core.text import xml_text
 from veil.service.messages import delete, rotate_receipt, send
 from veil.service.receive import receipt_text, receive
 from veil.service.service import Service
+from veil.wire.exchange import Response
 from veil.wire.large import LARGE_BYTES, answer_bytes, check_room, in_thread
 from veil.wire.smq.call import BATCH_MAX, SmqCall, read_number
 from veil.wire.smq.codes import ArgumentRefused, NothingToReceive, SmqRefused, XmlMalformed, worded
-from veil.wire.smq.xml import Reply, children, document, element, local_name, text_of, texts
+from veil.wire.smq.xml import answer, children, document, element, local_name, text_of, texts
 
 # ---- message properties
 #
@@ -149,7 +150,7 @@ def print_peeked(message: StoredMessage) -> str:
 _COUNT: Final = "numofmessages"
 
 
-async def send_message(call: SmqCall) -> Reply:
+async def send_message(call: SmqCall) -> Response:
     """SendMessage and BatchSendMessage: the root of the document tells which."""
     queue = await call.named_queue()
     root = await call.document()
@@ -162,13 +163,13 @@ async def send_message(call: SmqCall) -> Reply:
     (sent,) = await send(call.service, queue, [draft], sender=call.sender, caller=call.caller)
     if isinstance(sent, VeilError):
         raise sent
-    return Reply(
+    return answer(
         201,
         document("Message", _printed_sent(sent, draft) + _receipt_while_it_waits(call, queue, draft, sent)),
     )
 
 
-async def _send_batch(call: SmqCall, queue: Queue, messages: Sequence[Element]) -> Reply:
+async def _send_batch(call: SmqCall, queue: Queue, messages: Sequence[Element]) -> Response:
     _check_batch(len(messages))
     outcomes: list[Draft | VeilError] = []
     for message in messages:
@@ -185,23 +186,23 @@ async def _send_batch(call: SmqCall, queue: Queue, messages: Sequence[Element]) 
         await send(call.service, queue, drafts, sender=call.sender, caller=call.caller) if drafts else ()
     )
     results = [(outcome, next(answers) if isinstance(outcome, Draft) else outcome) for outcome in outcomes]
-    refused = [answer for _, answer in results if isinstance(answer, VeilError)]
+    refused = [sent for _, sent in results if isinstance(sent, VeilError)]
     if not refused:
         entries = [
-            _printed_sent(answer, draft)
-            for draft, answer in results
-            if isinstance(answer, Sent) and isinstance(draft, Draft)
+            _printed_sent(sent, draft)
+            for draft, sent in results
+            if isinstance(sent, Sent) and isinstance(draft, Draft)
         ]
-        return Reply(201, document("Messages", _each("Message", entries)))
+        return answer(201, document("Messages", _each("Message", entries)))
     # Of a batch that failed in part SDKs read these elements and stumble over any other.
     entries = []
-    for draft, answer in results:
-        if isinstance(answer, VeilError):
-            entries.append(_printed_error(answer))
+    for draft, sent in results:
+        if isinstance(sent, VeilError):
+            entries.append(_printed_error(sent))
         elif isinstance(draft, Draft):
             md5 = element("MessageBodyMD5", draft.body_md5.upper())
-            entries.append(element("MessageId", answer.message_id) + md5)
-    return Reply(worded(refused[0]).status, document("Messages", _each("Message", entries)))
+            entries.append(element("MessageId", sent.message_id) + md5)
+    return answer(worded(refused[0]).status, document("Messages", _each("Message", entries)))
 
 
 def _printed_sent(sent: Sent, draft: Draft) -> str:
@@ -216,7 +217,7 @@ def _receipt_while_it_waits(call: SmqCall, queue: Queue, draft: Draft, sent: Sen
     return element("ReceiptHandle", call.service.store.receipts.write(queue.id, sent.seq, WAITING))
 
 
-async def receive_message(call: SmqCall) -> Reply:
+async def receive_message(call: SmqCall) -> Response:
     """ReceiveMessage and BatchReceiveMessage; the answer knows how to give the messages back if it cannot be delivered."""
     queue = await call.named_queue()
     parameters = call.route.parameters
@@ -234,7 +235,7 @@ async def receive_message(call: SmqCall) -> Reply:
     )
 
 
-async def peek_message(call: SmqCall) -> Reply:
+async def peek_message(call: SmqCall) -> Response:
     """PeekMessage and BatchPeekMessage: what a receive would give, untouched."""
     queue = await call.named_queue()
     count, is_batch = _count(call)
@@ -244,15 +245,15 @@ async def peek_message(call: SmqCall) -> Reply:
     return await _printed(call, messages, is_batch, print_peeked)
 
 
-async def delete_message(call: SmqCall) -> Reply:
+async def delete_message(call: SmqCall) -> Response:
     queue = await call.named_queue()
     (refusal,) = await delete(call.service, queue, [_handle(call)], strict=True, caller=call.caller)
     if refusal is not None:
         raise refusal
-    return Reply(204)
+    return answer(204)
 
 
-async def delete_messages(call: SmqCall) -> Reply:
+async def delete_messages(call: SmqCall) -> Response:
     """BatchDeleteMessage: 204 if all were deleted, else what became of those that were not."""
     queue = await call.named_queue()
     root = await call.document()
@@ -265,12 +266,12 @@ async def delete_messages(call: SmqCall) -> Reply:
         (handle, refusal) for handle, refusal in zip(handles, answers, strict=True) if refusal is not None
     ]
     if not refused:
-        return Reply(204)
+        return answer(204)
     entries = [_printed_error(refusal) + element("ReceiptHandle", handle) for handle, refusal in refused]
-    return Reply(worded(refused[0][1]).status, document("Errors", _each("Error", entries)))
+    return answer(worded(refused[0][1]).status, document("Errors", _each("Error", entries)))
 
 
-async def change_visibility(call: SmqCall) -> Reply:
+async def change_visibility(call: SmqCall) -> Response:
     """ChangeMessageVisibility: a new deadline and a new handle; the old one is dead."""
     queue = await call.named_queue()
     handle = _handle(call)
@@ -283,7 +284,7 @@ async def change_visibility(call: SmqCall) -> Reply:
     clock = call.service.clock
     next_visible_ms = deadline_ms + clock.wall_ms() - clock.now_ms()
     content = element("ReceiptHandle", receipt) + element("NextVisibleTime", next_visible_ms)
-    return Reply(200, document("ChangeVisibility", content))
+    return answer(200, document("ChangeVisibility", content))
 
 
 def _count(call: SmqCall) -> tuple[int, bool]:
@@ -309,7 +310,7 @@ def _check_batch(count: int) -> None:
 
 async def _printed(
     call: SmqCall, messages: list[StoredMessage], is_batch: bool, form: Callable[[StoredMessage], str]
-) -> Reply:
+) -> Response:
     size_bytes = answer_bytes(messages)
     check_room(call.request, size_bytes)
     if size_bytes > LARGE_BYTES:
@@ -317,11 +318,13 @@ async def _printed(
     return _reply(messages, is_batch, form)
 
 
-def _reply(messages: Sequence[StoredMessage], is_batch: bool, form: Callable[[StoredMessage], str]) -> Reply:
+def _reply(
+    messages: Sequence[StoredMessage], is_batch: bool, form: Callable[[StoredMessage], str]
+) -> Response:
     printed = [form(message) for message in messages]
     if is_batch:
-        return Reply(200, document("Messages", _each("Message", printed)))
-    return Reply(200, document("Message", printed[0]))
+        return answer(200, document("Messages", _each("Message", printed)))
+    return answer(200, document("Message", printed[0]))
 
 
 def _each(name: str, contents: Sequence[str]) -> str:

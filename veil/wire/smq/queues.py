@@ -11,10 +11,11 @@ from veil.core.errors import NameRefused
 from veil.core.queue import Queue, QueueCounts
 from veil.service import queues as service
 from veil.wire.call import read_page_token, write_page_token
+from veil.wire.exchange import Response
 from veil.wire.request_errors import ParameterRefused
 from veil.wire.smq.call import SmqCall, read_number
 from veil.wire.smq.codes import ArgumentRefused, SmqRefused, XmlMalformed
-from veil.wire.smq.xml import Reply, children, document, element, local_name, texts
+from veil.wire.smq.xml import answer, children, document, element, local_name, texts
 
 # ---- queue settings
 
@@ -80,41 +81,41 @@ def print_queue(queue: Queue, counts: QueueCounts) -> str:
 PAGE_MAX: Final = 1_000
 
 
-async def create(call: SmqCall) -> Reply:
+async def create(call: SmqCall) -> Response:
     """CreateQueue: 201 for a new queue, 204 for one that has every setting given already."""
     given = read_settings(await call.document()) if call.request.body else {}
     queue = await call.service.store.find_queue(call.key)
     if queue is not None:
         service.compare_with_existing(queue, given, service.new_settings(given))
-        return Reply(204, b"", ("Location", call.url(queue)))
+        return answer(204, b"", ("Location", call.url(queue)))
     check_new_name(call.route.queue)
     # What is not said is SMQ's default, where it is another than SQS's.
     queue = await service.create_queue(
         call.service, call.key, {"message_bytes_max": MESSAGE_BYTES_MAX, **given}, {}
     )
-    return Reply(201, b"", ("Location", call.url(queue)))
+    return answer(201, b"", ("Location", call.url(queue)))
 
 
-async def set_attributes(call: SmqCall) -> Reply:
+async def set_attributes(call: SmqCall) -> Response:
     """SetQueueAttributes: what is not given stays as it is."""
     queue = await call.named_queue()
     given = read_settings(await call.document()) if call.request.body else {}
     if given:
         await service.change_settings(call.service, queue, given)
-    return Reply(204)
+    return answer(204)
 
 
-async def get_attributes(call: SmqCall) -> Reply:
+async def get_attributes(call: SmqCall) -> Response:
     queue = await call.named_queue()
-    return Reply(200, document("Queue", print_queue(queue, await call.service.store.counts(queue))))
+    return answer(200, document("Queue", print_queue(queue, await call.service.store.counts(queue))))
 
 
-async def delete(call: SmqCall) -> Reply:
+async def delete(call: SmqCall) -> Response:
     await service.delete_queue(call.service, await call.named_queue(), caller=call.caller)
-    return Reply(204)
+    return answer(204)
 
 
-async def list_page(call: SmqCall) -> Reply:
+async def list_page(call: SmqCall) -> Response:
     """ListQueue: by name, a page at a time; the last page has no marker."""
     headers = call.request.headers
     size = read_number("x-mns-ret-number", headers.get("x-mns-ret-number") or str(PAGE_MAX), 1, PAGE_MAX)
@@ -131,7 +132,7 @@ async def list_page(call: SmqCall) -> Reply:
     listed = "".join([await _listed(call, queue, with_meta) for queue in found[:size]])
     if len(found) > size:
         listed += element("NextMarker", write_page_token(found[size - 1].name))
-    return Reply(200, document("Queues", listed))
+    return answer(200, document("Queues", listed))
 
 
 async def _listed(call: SmqCall, queue: Queue, with_meta: bool) -> str:
@@ -139,12 +140,12 @@ async def _listed(call: SmqCall, queue: Queue, with_meta: bool) -> str:
     return f"<Queue>{element('QueueURL', call.url(queue))}{meta}</Queue>"
 
 
-async def get_account(call: SmqCall) -> Reply:
+async def get_account(call: SmqCall) -> Response:
     """GetAccountAttributes: there is nothing to log to."""
-    return Reply(200, document("Account", "<LoggingBucket></LoggingBucket>"))
+    return answer(200, document("Account", "<LoggingBucket></LoggingBucket>"))
 
 
-async def set_account(call: SmqCall) -> Reply:
+async def set_account(call: SmqCall) -> Response:
     """SetAccountAttributes: only the empty bucket can be had."""
     root = await call.document() if call.request.body else None
     bucket = (
@@ -152,4 +153,4 @@ async def set_account(call: SmqCall) -> Reply:
     )
     if bucket.strip():
         raise ArgumentRefused("LoggingBucket", bucket, "nothing: Veil writes no logs to a bucket")
-    return Reply(204)
+    return answer(204)

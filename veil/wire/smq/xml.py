@@ -120,19 +120,15 @@ CONTENT_TYPE: Final = "text/xml;charset=utf-8"
 VERSION: Final = "2015-06-06"
 
 
-class Reply:
-    """What an operation comes to, before it has a request id."""
-
-    __slots__ = ("body", "headers", "status")
-
-    def __init__(self, status: int, body: bytes = b"", *headers: tuple[str, str]) -> None:
-        self.status, self.body, self.headers = status, body, headers
+def answer(status: int, body: bytes = b"", *headers: tuple[str, str]) -> Response:
+    """What an operation comes to; the front end adds the request id."""
+    return Response(status, body, CONTENT_TYPE, (("x-mns-version", VERSION), *headers))
 
 
-def answer(reply: Reply, request_id: str) -> Response:
-    """The answer with SMQ's own headers on it."""
-    headers = (("x-mns-request-id", request_id), ("x-mns-version", VERSION), *reply.headers)
-    return Response(reply.status, reply.body, CONTENT_TYPE, headers)
+def with_id(response: Response, request_id: str) -> Response:
+    """The answer with the id of its request."""
+    response.headers += (("x-mns-request-id", request_id),)
+    return response
 
 
 def refuse(refusal: SmqRefusal, request_id: str, host_id: str) -> Response:
@@ -143,4 +139,4 @@ def refuse(refusal: SmqRefusal, request_id: str, host_id: str) -> Response:
         + element("RequestId", request_id)
         + element("HostId", host_id)
     )
-    return answer(Reply(refusal.status, document("Error", content)), request_id)
+    return with_id(answer(refusal.status, document("Error", content)), request_id)
