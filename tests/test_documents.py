@@ -280,6 +280,17 @@ def test_the_example_settings_are_valid() -> None:
     assert [queue.name for queue in settings.queues] == ["orders-dead", "orders", "steps.fifo"]
 
 
+def test_the_glossary_has_the_words_that_a_stranger_meets() -> None:
+    words = """
+        queue, message, body, receive, receive count, lease, receipt, visibility deadline, dead letters, redrive, attempt,
+        outcome, worker, backoff, rate limit, CSRF token, read-only, snapshot, retry, holder, caller, effect, hold, outbox,
+        segment, engine clock, grace, fencing token, peek, long poll, duty, slot, keeper, drain
+    """
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    explained = set(re.findall(r"\*\*([^*]+)\*\*", text))
+    assert {word.strip() for word in words.split(",")} - explained == set()
+
+
 MAPS = (ROOT / "ARCHITECTURE.md", ROOT / "docs" / "how-it-works.md")
 
 

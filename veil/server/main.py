@@ -62,6 +62,7 @@ from veil.service.service import Service
 from veil.stores.store import Store
 from veil.wire.exchange import AnswerCounts
 from veil.wire.sigv4 import AccessKey
+from veil.words import plural
 
 if TYPE_CHECKING:
     from veil.journal.exporter import Exporter
@@ -317,7 +318,7 @@ class _Server:
             facts["host"],
             facts["port"],
             without_password(settings.store) if is_on_postgres(settings) else place or "memory",
-            f"{len(self._keys)} keys" if self._keys else "no keys",
+            plural(len(self._keys), "key") if self._keys else "no keys",
             extra={"facts": facts},
         )
         self._tell_connections()
@@ -452,7 +453,7 @@ class _Server:
         # In place: the verifier looks keys up in this very mapping.
         self._keys.clear()
         self._keys.update(fresh)
-        _log.info("SIGHUP: %d keys in effect", len(fresh))
+        _log.info("SIGHUP: %s in effect", plural(len(fresh), "key"))
 
 
 def _check_exposure(settings: Settings, keys: dict[str, AccessKey]) -> None:
@@ -498,7 +499,7 @@ def greeting(
     """Lines for a person who has just started a server."""
     region = settings.region
     if key_ids:
-        access = f"{len(key_ids)} access key{'s' if len(key_ids) > 1 else ''}; every request must be signed"
+        access = f"{plural(len(key_ids), 'access key')}; every request must be signed"
         key_id, secret = key_ids[0], "SECRET"
     else:
         access = "no keys: this machine only, any credentials will do"

@@ -214,7 +214,7 @@ def _check_meta(connection: apsw.Connection, findings: VerifyReport) -> None:
         findings.add(
             "clock",
             "clock",
-            "the mark is missing although there are messages: open leases would be timed anew",
+            "the mark is missing although there are messages: open leases would be timed again from the start",
         )
         return
     *_, last_seq, _, _ = mark

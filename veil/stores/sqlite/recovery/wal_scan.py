@@ -32,6 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
+from veil.words import plural
+
 Verdict = Literal["absent", "empty", "clean", "torn_tail", "damaged"]
 
 MAGIC = 0x377F0682  # the lowest bit says that checksums read their words big-endian
@@ -59,7 +61,7 @@ class WalScan:
 
     def explain(self) -> str:
         """The verdict in one sentence for a person."""
-        kept = f"{_count(self.commits_valid, 'commit')} in {_count(self.frames_valid, 'frame')}"
+        kept = f"{plural(self.commits_valid, 'commit')} in {plural(self.frames_valid, 'frame')}"
         match self.verdict:
             case "absent":
                 return "There is no write-ahead log: the database file is complete by itself."
@@ -77,9 +79,9 @@ class WalScan:
 
     def _where(self) -> str:
         if self.damaged_at_frame == 0:
-            found = _count(self.frames_after_damage, "whole frame")
+            found = plural(self.frames_after_damage, "whole frame")
             return f"in its header, so SQLite would ignore all of it ({found} found)"
-        lost = _count(self.commits_after_damage, "whole commit")
+        lost = plural(self.commits_after_damage, "whole commit")
         return f"at frame {self.damaged_at_frame}, and SQLite would silently ignore {lost} after it"
 
 
@@ -318,10 +320,6 @@ def _checksums(block: bytes, seeds: Sequence[tuple[int, int]], layout: Layout) -
     # The two sums of a frame side by side in its lane, as its header stores them.
     both = (s1 & low) | (s2 & low) << 32
     return struct.iter_unpack("<II", both.to_bytes(count * _LANE_BYTES, "little"))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 # ---- a copy of a damaged log that SQLite reads all of, not only what lies before the damage
