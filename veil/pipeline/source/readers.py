@@ -35,6 +35,7 @@ from veil.pipeline.source.stream import (
     log_to_stderr,
     serve_metrics,
 )
+from veil.pipeline.spark import freeze_imports
 from veil.pipeline.sql import arrow_schema
 
 if TYPE_CHECKING:
@@ -108,6 +109,13 @@ def batch_reader(options: SourceOptions, schema: StructType) -> DataSourceReader
     raise OptionError("mode", None, f"browse, to look without receiving; or {_DRAIN_EXPECTED}")
 
 
+def _rows(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """What a task gives Spark."""
+    if isinstance(partition, SourcePartition):  # else Spark's own, where there are none
+        yield from partition.batches(arrow_schema(schema))
+        freeze_imports()
+
+
 class DrainedReader(DataSourceReader):
     """Reads the parts that a block of `drain` holds: the same rows for every action."""
 
@@ -119,9 +127,7 @@ class DrainedReader(DataSourceReader):
         return [*drained.held, *drained.sealed]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, SourcePartition):  # Spark's own, where there are none
-            return iter(())
-        return partition.batches(arrow_schema(self._schema))
+        return _rows(partition, self._schema)
 
 
 class BrowseReader(DrainedReader):
@@ -184,10 +190,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begin = cast(Offset, start)
-        new = self._stream is None
         stream = self._running(begin)
-        if self._available_now and new:
-            stream.limit_to_backlog()
         if self._available_now:
             # To say "nothing new" would be the end of it.
             time.sleep(self._pace.wait_s())
@@ -211,7 +214,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return stream.parts(cast(Offset, start), cast(Offset, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return cast(SourcePartition, partition).batches(arrow_schema(self._schema))
+        return _rows(partition, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
         # A second way to the same end: `latestOffset` comes earlier, and also after the last batch.
@@ -242,6 +245,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._options.metrics_port is not None:
                 serve_metrics(self._tally, self._options.metrics_port)
             self._stream = open_stream(client, self._options, at, self._tally, arrow_schema(self._schema))
+            if self._available_now:
+                self._stream.limit_to_backlog()
         return self._stream
 
 
