@@ -21,7 +21,6 @@ import msgspec
 from veil.client.api import ApiError, Attribute, RawMessage, RetryBackoff
 from veil.client.blocking import LoopThread
 from veil.client.client import SqsClient, with_retries
-from veil.pipeline.spark import freeze_imports
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -145,7 +144,6 @@ def shared(opened: Callable[[A], T], address: A) -> T:
         found: T | None = _shared.get(key)
         if found is None:
             found = _shared[key] = opened(address)
-            freeze_imports()
         return found
 
 

@@ -31,6 +31,7 @@ from veil.pipeline.sink.sender import (
     rows_of,
     why_refused,
 )
+from veil.pipeline.spark import freeze_imports
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -134,6 +135,7 @@ class PartitionWrite:
         finally:
             if self._under_way is not None:  # a row was refused: nothing goes on behind the caller's back
                 wait([self._under_way])
+        freeze_imports()
         return self._done
 
     def _write(self, batches: Iterator[pa.RecordBatch], refused: RefusedRows) -> None:

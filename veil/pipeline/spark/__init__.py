@@ -8,7 +8,7 @@ _frozen = False
 
 
 def freeze_imports() -> None:
-    """Take what this worker has imported out of garbage collection, once: for a task, when it has loaded what it needs.
+    """Take what this worker has imported out of garbage collection, once: for the end of a task, when all it needs is loaded.
 
     Spark collects after every task, through all modules that were ever imported: 30 ms of CPU, more than a small task takes.
     """
