@@ -74,10 +74,9 @@ def test_every_hour_is_in_the_day_and_month_that_the_calendar_says() -> None:
 
 
 def test_a_spark_of_ours_has_the_quick_compiler_alone_unless_somebody_chose(tmp_path: Path) -> None:
-    name = "spark.driver.extraJavaOptions"
-
-    assert chosen(SparkSettings(), tmp_path)[name] == "-XX:TieredStopAtLevel=1"
-    assert chosen(SparkSettings(conf={name: "-Da=b"}), tmp_path)[name] == "-Da=b"
+    for name in ("spark.driver.extraJavaOptions", "spark.executor.defaultJavaOptions"):
+        assert chosen(SparkSettings(), tmp_path)[name] == "-XX:TieredStopAtLevel=1"
+        assert chosen(SparkSettings(conf={name: "-Da=b"}), tmp_path)[name] == "-Da=b"
 
 
 def test_quiet_hours_share_a_slice_and_a_busy_one_is_cut_between_minutes() -> None:

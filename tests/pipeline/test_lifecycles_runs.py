@@ -161,18 +161,21 @@ def test_what_is_told_of_messages_that_are_still_there_leaves_the_file_of_the_en
     assert {lease["how"] for lease in rows_of(tables_place, "leases")} == {"deleted"}
 
 
-def test_an_hour_is_put_together_when_it_has_come_to_many_files(
+def test_an_hour_of_many_files_keeps_the_largest_and_puts_the_small_ones_together(
     journal_place: Storage, tables_place: Storage
 ) -> None:
-    row, files = 1, []
-    for number in range(FILES_MAX + 2):
-        row = written(journal_place, a_message(T + number).events, row)
+    large = [event for number in range(50) for event in a_message(T + number).events]
+    row, counts, files = written(journal_place, large, 1), [], list[tuple[str, ...]]()
+    for number in range(FILES_MAX + 3):
         run_lifecycles(no_spark, journal_place, tables_place)
         (hour,) = load_manifest(tables_place).hours.values()
-        files.append(len(hour.messages))
+        files.append(hour.messages)
+        counts.append(len(hour.messages))
+        row = written(journal_place, a_message(T + 100 + number).events, row)
 
-    assert files == [*range(1, FILES_MAX + 2), 1]
-    assert len(rows_of(tables_place, "messages")) == FILES_MAX + 2
+    assert counts == [*range(1, FILES_MAX + 2), FILES_MAX + 1, FILES_MAX + 1]
+    assert set(files[0]) < set(files[-1])
+    assert len(rows_of(tables_place, "messages")) == 50 + FILES_MAX + 2
 
 
 def test_an_open_lease_expires_when_time_has_passed_without_any_event_of_its_own(

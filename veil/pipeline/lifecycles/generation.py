@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 OnStep = Callable[[str], None]
 LIVES: Final = {"leases": LEASES_STORED, "messages": MESSAGES_STORED}
-FILES_MAX: Final = 8  # of an hour, in one table: more are put together when the hour is touched
+FILES_MAX: Final = 8  # of an hour, in one table, that stay as they are when the hour is touched
 BYTES_HERE_MAX: Final = 32 * 2**20  # of new segments that this process works through by itself
 _BYTES_A_SPLIT: Final = 32 * 2**20  # of segments: what one task reads at a time
 _EVENTS_A_SLICE_MAX: Final = 500_000  # a few hundred megabytes in a task
@@ -189,17 +189,22 @@ class GenerationWork:
         self, tables: Storage, name: str, files: Sequence[str], own: Slice, wanted: Ints | None
     ) -> tuple[list[str], list[Any], list[Any]]:
         """The files that stay, and of the others the rows to keep and the touched ones, as far as they are this slice's."""
-        stay, left, taken = [], [], []
+        seqs = {file: read_rows(tables, file, _SEQ)["seq"].to_numpy() for file in files}
+        touched = {
+            file: np.ones(len(keys), bool) if wanted is None else np.isin(keys, wanted)
+            for file, keys in seqs.items()
+        }
+        untouched = [file for file in files if own.is_whole and not touched[file].any()]
+        # The largest: what the runs before this one have added, little by little, is put together.
+        stay = sorted(untouched, key=lambda file: len(seqs[file]), reverse=True)[:FILES_MAX]
+        left, taken = [], []
         for file in files:
-            seqs = read_rows(tables, file, _SEQ)["seq"].to_numpy()
-            is_touched = np.ones(len(seqs), bool) if wanted is None else np.isin(seqs, wanted)
-            if own.is_whole and len(files) <= FILES_MAX and not is_touched.any():
-                stay.append(file)
+            if file in stay:
                 continue
-            is_own = (seqs >= own.first) & (seqs < own.end)
+            is_own = (seqs[file] >= own.first) & (seqs[file] < own.end)
             rows = read_rows(tables, file, arrow_schema(LIVES[name]))
-            left.append(rows.filter(pa.array(is_own & ~is_touched)))
-            taken.append(rows.filter(pa.array(is_own & is_touched)))
+            left.append(rows.filter(pa.array(is_own & ~touched[file])))
+            taken.append(rows.filter(pa.array(is_own & touched[file])))
         return stay, left, taken
 
     def sum_days(self, key: int, rows: Sequence[StageRow]) -> Iterator[StageRow]:
@@ -476,7 +481,8 @@ def run_on_spark(
     check_workers(spark)
     # A row is megabytes: a batch of the usual ten thousand would be more than there is memory.
     with spark_set(spark, {"spark.sql.execution.arrow.maxRecordsPerBatch": "4"}), this_python(spark):
-        found: DataFrame = spark.createDataFrame([*rows], _SCHEMA)
+        # As Arrow: rows of Python's would need a job in Python of their own.
+        found: DataFrame = spark.createDataFrame(pa.Table.from_batches([_batch(rows)]))
         for stage, width in stages:
             found = found.repartitionById(width, found["key"]).mapInArrow(_in_task(stage), _SCHEMA)
         return [StageRow(*row) for row in found.collect()]
@@ -484,13 +490,17 @@ def run_on_spark(
 
 def _in_task(stage: Stage) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        freeze_imports()
         rows = (StageRow(**row) for batch in batches for row in batch.to_pylist())
         for key, own in _by_key(rows).items():
             for made in stage(key, own):
-                yield pa.RecordBatch.from_pylist([made._asdict()], _ARROW)
+                yield _batch([made])
+        freeze_imports()
 
     return run
+
+
+def _batch(rows: Iterable[StageRow]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([row._asdict() for row in rows], _ARROW)
 
 
 # ---- parts of tables

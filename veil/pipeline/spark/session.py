@@ -41,6 +41,7 @@ MEANING: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
+_ONE_COMPILER: Final = "-XX:TieredStopAtLevel=1"
 
 
 class SessionRefused(VeilError):
@@ -107,7 +108,8 @@ def chosen(settings: SparkSettings, home: Path) -> dict[str, str]:
         # All that a driver leaves when it is killed lies in one place, where it can be found.
         "spark.driver.defaultJavaOptions": f'"-Djava.io.tmpdir={home}"',
         # The work is in Python or takes seconds: Java's second compiler would be half of all CPU for minutes.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": _ONE_COMPILER,
+        "spark.executor.defaultJavaOptions": _ONE_COMPILER,  # besides what a cluster gives its executors
     }
     if settings.is_local:
         conf |= {

@@ -93,7 +93,9 @@ def check_workers(spark: SparkSession, *, plan: bool = False) -> None:
     try:
         if plan:
             spark.read.format("veil").option("queue", "any").option("mode", "browse").load()
-        spark.range(0, 1, 1, 1).select(F.udf(load, "string")(F.lit(_SOURCE))).collect()
+        # As many tasks as there are cores: workers start their Pythons side by side, not each with the first stage it gets.
+        tasks = 1 if context is None else context.defaultParallelism
+        spark.range(0, tasks, 1, tasks).select(F.udf(load, "string")(F.lit(_SOURCE))).collect()
     except Exception as problem:
         found = _REASON.findall(str(problem))
         if not found:
