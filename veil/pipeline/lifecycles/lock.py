@@ -29,8 +29,8 @@ SETTLED_S: Final = 1.0
 class TablesBusy(VeilError):
     """Another run is writing the tables, or whatever else the lock is for."""
 
-    def __init__(self, tables: Storage, owner: str, what: str = "run is writing") -> None:
-        super().__init__(f"another {what} {tables.uri}: {owner}")
+    def __init__(self, tables: Storage, owner: str) -> None:
+        super().__init__(f"another run is writing {tables.uri}: {owner}")
         self.owner = owner
 
 
