@@ -219,3 +219,18 @@ async def test_random_forms_are_answered_without_a_server_error(
         except UnicodeEncodeError:  # the test's own: a form cannot carry a lone surrogate
             return
         assert response.status < 500
+
+
+async def test_an_attribute_or_tag_without_a_name_is_refused_in_the_query_protocol(wire: Wire) -> None:
+    """Passed over, a message would be stored without what its sender wrote on it."""
+    url = await wire.queue("q")
+    value = {"MessageAttribute.1.Value.DataType": "String", "MessageAttribute.1.Value.StringValue": "v"}
+    for action, parameters in (
+        ("SendMessage", {"MessageBody": "x", **value}),
+        ("TagQueue", {"Tag.1.Value": "v"}),
+        ("SetQueueAttributes", {"Attribute.1.Value": "5"}),
+    ):
+        with pytest.raises(Refused) as caught:
+            await wire.query(action, {"QueueUrl": url, **parameters})
+        assert caught.value.status == 400
+    assert await wire.receive(url) == []

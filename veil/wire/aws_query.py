@@ -162,13 +162,16 @@ def _mapping(name: str, kind: Any, node: dict[str, _Node], action: str) -> dict[
         return None
     found: dict[str, Any] = {}
     for one in items:
-        if not isinstance(one, dict) or not isinstance(one.get(names.key), str):
+        if not isinstance(one, dict):
             continue
-        value = one.get(names.value, "")
+        # A value without a name keeps its place under the empty one, which every action refuses.
+        key, value = one.get(names.key, ""), one.get(names.value, "")
+        if not isinstance(key, str):
+            continue
         if isinstance(kind, type) and issubclass(kind, Shape):
-            found[one[names.key]] = _structure(kind, value, action)
+            found[key] = _structure(kind, value, action)
         elif isinstance(value, str):
-            found[one[names.key]] = value
+            found[key] = value
     return found
 
 
