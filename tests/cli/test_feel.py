@@ -149,6 +149,24 @@ def test_bytes_that_are_no_text_are_refused_in_one_line(veil: Veil) -> None:
     assert ran.stderr.decode().count("\n") == 1 and "expected UTF-8" in ran.stderr.decode()
 
 
+def test_a_reader_that_has_read_enough_is_no_failure(veil: Veil) -> None:
+    for words in ("queue create orders", "config reference", "config reference --help"):
+        command = [sys.executable, "-m", "veil.cli.main", *words.split()]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as ran:
+            assert ran.stdout is not None and ran.stderr is not None
+            ran.stdout.close()
+            assert ran.stderr.read() == b""
+        assert ran.returncode == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_output_that_cannot_be_written_is_told_in_one_line(veil: Veil) -> None:
+    for words in ("queue create orders", "config reference"):
+        command = f"{sys.executable} -m veil.cli.main {words} > /dev/full"
+        ran = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True)
+        assert (ran.returncode, ran.stderr) == (1, "veil: stdout: No space left on device\n")
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_command_that_is_started_without_its_streams_works(veil: Veil, closed: str) -> None:
     command = f"{sys.executable} -m veil.cli.main queue create orders --json {closed}"

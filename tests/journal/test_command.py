@@ -61,6 +61,9 @@ def test_a_place_without_segments_says_so(command: Veil, tmp_path: Path):
     ran = command("journal", "ls", "--data", str(tmp_path / "nothing"))
     assert (ran.code, ran.out) == (0, "")
     assert "there are no segments in" in ran.err
+    ran = command("journal", "verify", "--data", str(tmp_path / "nothing"))
+    assert (ran.code, ran.out) == (1, "")
+    assert "expected a directory with segments; it is empty or missing" in ran.err
 
 
 def test_a_whole_journal_is_verified(command: Veil, place: Storage):

@@ -95,8 +95,12 @@ def test_the_selected_go_to_their_source_changed_and_marked(
         veil(tmp_path, "orders-dead", "--where", "error_type = 'Timeout'", *changes, "--yes", "--json") == 0
     )
 
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    shown = capsys.readouterr()
+    told = json.loads(shown.out.splitlines()[-1])
     assert (told["selected"], told["moved"], told["gone"], told["left"]) == (2, 2, 0, {})
+    assert (
+        f"continue with: veil pipeline redrive --resume {told['run']} --tables {tmp_path}/tables" in shown.err
+    )
     assert bodies_in(dead) == ['{"n": 3}']
     arrived = orders.peek(10).messages or []
     assert [message.body for message in arrived] == ['{"n": 1}!', '{"n": 2}!']

@@ -180,8 +180,13 @@ def test_only_the_queues_that_are_named_are_looked_at(tables_place: Storage):
     assert [each.queue for each in findings.findings] == ["a", "c"]
 
 
-def test_no_tables_yet_is_no_findings(tables_place: Storage):
+def test_where_nothing_is_found_nothing_is_written_and_what_was_found_before_stays(tables_place: Storage):
     assert run_timeouts(tables_place).findings == []
+    assert tables_place.entries() == []
+    write_tables(tables_place, {MONDAY: [day_row(MONDAY, "orders", a_day(1, leases=50))]})
+    found = run_timeouts(tables_place)
+    assert run_timeouts(tables_place, since=date(2026, 4, 1)).findings == []
+    assert decode(tables_place.read(FILE)) == found
 
 
 def test_each_queue_as_a_whole_comes_first_then_its_types_where_it_has_several():

@@ -78,6 +78,10 @@ def verify(data: DataDirectory = None, journal: Where = None, as_json: AsJson = 
     from veil.journal.segments import check_segment, event_count, gaps, list_segments
 
     segments = list_segments(place)
+    if not segments and not place.entries():
+        raise CommandFailed(
+            f"journal {place.uri}: expected a directory with segments; it is empty or missing"
+        )
     problems, events = [], 0
     with progress_bar("segments") as shown:
         for number, segment in enumerate(segments, 1):

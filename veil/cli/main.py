@@ -44,13 +44,17 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has gone (`veil … | head`). Python would complain once more when it flushes
-        # at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except (
+        BrokenPipeError,
+        SystemExit,
+    ):  # the reader of our output has gone (`veil … | head`): Typer then exits with 1
+        code = 0
     except Exception as error:
-        return _told(error)
+        code = _told(error)
+    try:
+        sys.stdout.flush()
+    except OSError:  # told already; Python would complain once more when it flushes at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code if isinstance(code, int) else 0
 
 

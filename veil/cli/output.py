@@ -68,11 +68,18 @@ def talk(text: str = "") -> None:
 
 def _write(stream: TextIO, text: str) -> None:
     try:
-        stream.write(text + "\n")
-    except UnicodeEncodeError:  # a terminal that is not UTF-8: show what it can
-        encoding = stream.encoding or "ascii"
-        stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
-    stream.flush()  # a stream of messages is read as it comes
+        try:
+            stream.write(text + "\n")
+        except UnicodeEncodeError:  # a terminal that is not UTF-8: show what it can
+            encoding = stream.encoding or "ascii"
+            stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        stream.flush()  # a stream of messages is read as it comes
+    except BrokenPipeError:
+        raise
+    except (
+        OSError
+    ) as problem:  # of a full disk, mostly; which file it is that cannot be written the system does not say
+        raise OSError(problem.errno, problem.strerror, stream.name.strip("<>")) from None
 
 
 def is_terminal(stream: TextIO) -> bool:

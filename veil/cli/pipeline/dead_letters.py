@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -191,8 +192,12 @@ def tell_unfinished(tables: Storage) -> None:
     for run, progress in unfinished(tables):
         talk(
             f"run {run.id} of {run.queue.rpartition('/')[2]} was stopped after {progress.settled:,} of {run.messages:,}: "
-            f"veil pipeline redrive --resume {run.id}"
+            f"{_resume_command(run, tables)}"
         )
+
+
+def _resume_command(run: RedriveRun, tables: Storage) -> str:
+    return f"veil pipeline redrive --resume {run.id} --tables {shlex.quote(tables.uri)}"
 
 
 def tell_end(run: RedriveRun, progress: RedriveProgress, *, as_json: bool) -> None:
@@ -320,7 +325,7 @@ def _go(run: RedriveRun, tables: Storage, rate: float | None, endpoint: str | No
     from veil.pipeline.dead_letters.runs import RateLimit, redrive
     from veil.pipeline.queues import QueueAddress
 
-    talk(f"run {run.id}; if it is stopped, continue with: veil pipeline redrive --resume {run.id}")
+    talk(f"run {run.id}; if it is stopped, continue with: {_resume_command(run, tables)}")
     where = QueueAddress(run.queue, endpoint=endpoint or run.endpoint, region=run.region)
     pace = None if rate is None else RateLimit(rate)
     with opened(where, run.queue) as queue, progress_bar("redrive") as bar:

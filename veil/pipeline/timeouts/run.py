@@ -58,12 +58,13 @@ def run_timeouts(
     now: datetime | None = None,
     save: bool = True,
 ) -> Findings:
-    """Find the timeout of every queue and message type in the tables, and leave the findings beside them."""
+    """Find the timeout of every queue and message type in the tables, and leave the findings beside them; where there are none,
+    what was found before stays."""
     histories = past(tables, since=since, queues=queues)
     made_at = (now or datetime.now(UTC)).isoformat(timespec="seconds")
     found = find_all(histories, target=target, policies=policies, policy=policy, goals=goals)
     findings = Findings(VERSION, made_at, target, found, policy)
-    if save:
+    if save and found:
         tables.write(FILE, encode(findings))
     return findings
 
