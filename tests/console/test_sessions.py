@@ -9,17 +9,15 @@ import pytest
 from veil.console.sessions import ADDRESS_FAILURES_MAX, KEY_FAILURES_MAX, LoginRateLimit, Sessions
 from veil.console.web import Role
 from veil.core.clock import ManualClock
+from veil.wire.sigv4 import AccessKey
 
 MINUTE = 60.0
 HOUR = 60 * MINUTE
 
 
 @dataclass(frozen=True)
-class AKey:
-    key_id: str
-    secret: str
+class AKey(AccessKey):
     account: str = "1"
-    role: str = "admin"
 
 
 @pytest.fixture

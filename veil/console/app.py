@@ -15,26 +15,15 @@ from veil.console import pages, web
 from veil.console.audit import REFUSED, Audit
 from veil.console.live import SESSION_ENDED, Live, Viewer, event
 from veil.console.queue_views import DepthCache
-from veil.console.sessions import Identity, Key, LoginRateLimit, Sessions
+from veil.console.sessions import Identity, LoginRateLimit, Sessions
 from veil.console.templates import static_file, templates
 from veil.console.visit import Notices, Visit
-from veil.console.web import (
-    EVENTS,
-    ROOT,
-    Forbidden,
-    Form,
-    NotFound,
-    Refused,
-    Role,
-    Route,
-    StoreUnanswered,
-    TooMany,
-    link,
-)
+from veil.console.web import ROOT, Forbidden, Form, NotFound, Refused, Role, Route, link
 from veil.core.errors import StoreError, VeilError
 from veil.journal.attempts import JournalLookup
 from veil.service.service import Service
 from veil.wire.exchange import Request, Response
+from veil.wire.sigv4 import AccessKey
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +58,7 @@ class Console:
         self,
         service: Service,
         *,
-        keys: Mapping[str, Key],
+        keys: Mapping[str, AccessKey],
         account: str,
         region: str,
         base_url: str | None = None,
@@ -112,7 +101,7 @@ class Console:
             _log.error("the console could not answer %s: %s", request.path[:200], problem)
             changed = " Whether the change was made is not known." if request.method == "POST" else ""
             sentence = f"The store did not answer. Try again in a moment.{changed}"
-            answer = await self._refusal(request, StoreUnanswered(sentence))
+            answer = await self._refusal(request, web.StoreUnanswered(sentence))
         except VeilError as problem:
             answer = await self._refusal(request, Refused(f"{problem}."))
         except Exception:
@@ -177,7 +166,7 @@ class Console:
     def _to_login(self, request: Request, route: Route) -> Response:
         if route.is_live:
             # Not as a 401: a browser tells the page nothing of it, and the page would say that the connection is lost.
-            return Response(200, event("gone", {"sentence": SESSION_ENDED}), EVENTS)
+            return Response(200, event("gone", {"sentence": SESSION_ENDED}), web.EVENTS)
         if request.method == "POST":
             raise Forbidden("Your session has ended, and nothing was changed. Log in again.")
         place = request.path + (f"?{request.query}" if request.query else "")
@@ -199,7 +188,7 @@ class Console:
             return
         if route.method == "POST":
             await self.audit.asked(
-                **visit.audit_facts,
+                **visit.identity.audit_facts(visit.request.peer),
                 action="/".join(route.parts),
                 target=visit.parts.get("name", ""),
                 outcome=REFUSED,
@@ -221,7 +210,7 @@ class Console:
             lambda: self._is_still(identity),
             Viewer(identity.account, identity.name),
         )
-        return Response(200, b"", EVENTS, (("X-Accel-Buffering", "no"),), stream=stream)
+        return Response(200, b"", web.EVENTS, (("X-Accel-Buffering", "no"),), stream=stream)
 
     def _is_still(self, identity: Identity) -> bool:
         present = self.sessions.identity(identity.cookie, counts=False)
@@ -238,7 +227,7 @@ class Console:
             sentence=refusal.sentence,
             back=_came_from(request) or link("queues"),
         )
-        if isinstance(refusal, TooMany):
+        if isinstance(refusal, web.TooMany):
             answer.headers = (("Retry-After", str(refusal.retry_after_s)),)
         return answer
 

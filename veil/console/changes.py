@@ -215,7 +215,7 @@ class Change:
     async def _make(self) -> Response:
         audit = self.visit.console.audit
         entry_id = await audit.asked(
-            **self.visit.audit_facts,
+            **self.visit.identity.audit_facts(self.visit.request.peer),
             action=self.action,
             target=self.target,
             differences=self.differences,

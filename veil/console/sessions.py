@@ -12,10 +12,11 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Final, Protocol
+from typing import Final
 
 from veil.console.web import Role
 from veil.core.clock import Clock
+from veil.wire.sigv4 import AccessKey
 
 # ---- rate limit for log-ins
 
@@ -69,19 +70,6 @@ _VALUE: Final = re.compile(r"[A-Za-z0-9_-]{32}\Z")
 _DECOY: Final = "of no key"
 
 
-class Key(Protocol):
-    """An access key, as far as the console looks at it."""
-
-    @property
-    def key_id(self) -> str: ...
-    @property
-    def secret(self) -> str: ...
-    @property
-    def account(self) -> str: ...
-    @property
-    def role(self) -> str: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Whose request it is. `cookie` is what its forms are bound to."""
@@ -111,7 +99,7 @@ class _Session:
 class Sessions:
     """Logs in and out, and tells whose cookie it is."""
 
-    def __init__(self, clock: Clock, keys: Mapping[str, Key], account: str) -> None:
+    def __init__(self, clock: Clock, keys: Mapping[str, AccessKey], account: str) -> None:
         self._clock = clock
         self._keys = keys  # the server's own mapping: a key that is taken away ends its sessions
         self._account = account

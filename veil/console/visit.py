@@ -153,11 +153,6 @@ class Visit:
         )
 
     @property
-    def audit_facts(self) -> dict[str, Any]:
-        """Who asks, for the audit log."""
-        return self.identity.audit_facts(self.request.peer)
-
-    @property
     def csrf_token(self) -> str:
         """What every form of this visitor carries."""
         # A live fragment is drawn once for all who look: a form in it would carry one visitor's token to the others.

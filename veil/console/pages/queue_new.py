@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, Final
 
 from veil.console.changes import Change, Difference, aws_command, queue_command
@@ -97,8 +96,8 @@ async def create(visit: Visit) -> Response:
         title=f"Create {key.name}",
         button="Create the queue",
         back=link("queues"),
-        # Every setting that is not a default is given, so that a queue made meanwhile is not taken for this one.
-        make=lambda: create_queue(visit.service, key, _given(wanted), tags),
+        # What differs from a new queue is given, so that one made meanwhile with other settings is not taken for this one.
+        make=lambda: create_queue(visit.service, key, given | ({"fifo": True} if fifo else {}), tags),
         done=f"The queue {key.name} was created.",
         then=queue_link(key),
         differences=[
@@ -109,17 +108,6 @@ async def create(visit: Visit) -> Response:
         commands=[aws_command("create-queue", visit.endpoint_url, key.region, parameters)],
         notes=() if wanted.redrive else (WITHOUT_DEAD_LETTERS,),
     ).offer()
-
-
-def _given(settings: QueueSettings) -> dict[str, Any]:
-    """Settings as a caller would give them: those that differ from what a new queue has."""
-    default = QueueSettings(fifo=settings.fifo)
-    changed = {
-        each.name: getattr(settings, each.name)
-        for each in fields(settings)
-        if getattr(settings, each.name) != getattr(default, each.name)
-    }
-    return changed | ({"fifo": True} if settings.fifo else {})
 
 
 async def _source(visit: Visit, text: str) -> Queue | None:
