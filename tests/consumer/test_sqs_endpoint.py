@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pwd
 from pathlib import Path
+from typing import NoReturn
 
 import botocore.session
 import pytest
@@ -177,3 +179,15 @@ def test_a_bundle_of_authorities_that_is_not_there_is_named(monkeypatch: pytest.
     monkeypatch.setenv("AWS_CA_BUNDLE", "/nowhere.pem")
     with pytest.raises(ApiError, match=r"AWS_CA_BUNDLE=/nowhere\.pem"):
         SqsClient(region="eu-west-1")
+
+
+def test_a_user_without_a_home_has_no_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs under a number which no account has."""
+
+    def nobody(number: int) -> NoReturn:
+        raise KeyError(number)
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    assert not read_profile(environ={}).found
+    assert not read_profile(environ={"AWS_CONFIG_FILE": "~nosuch/config"}).found

@@ -36,7 +36,7 @@ def read_profile(name: str | None = None, environ: Mapping[str, str] = os.enviro
     """The profile of that name, or that the environment names, or the default one; empty if there is none."""
     # In botocore's order, which may be asked for the rest of the same profile later.
     wanted = name or environ.get("AWS_DEFAULT_PROFILE") or environ.get("AWS_PROFILE") or "default"
-    home = Path(environ.get("HOME") or "~").expanduser() / ".aws"
+    home = _expanded(environ.get("HOME") or "~") / ".aws"
     config = _sections(environ.get("AWS_CONFIG_FILE"), home / "config")
     keys = _sections(environ.get("AWS_SHARED_CREDENTIALS_FILE"), home / "credentials")
     of_config = config.get(f"profile {wanted}") or (config.get("default") if wanted == "default" else None)
@@ -52,8 +52,13 @@ def read_profile(name: str | None = None, environ: Mapping[str, str] = os.enviro
     )
 
 
+def _expanded(path: str) -> Path:
+    # Not by Path.expanduser, which raises where there is no home: a container may run under a number that no account has.
+    return Path(os.path.expanduser(path))  # noqa: PTH111
+
+
 def _sections(given: str | None, usual: Path) -> dict[str, dict[str, str]]:
-    path = Path(given).expanduser() if given else usual
+    path = _expanded(given) if given else usual
     # A section called DEFAULT is a section like any other here; the parser's own idea of it would leak into all.
     parser = configparser.RawConfigParser(default_section="\0")
     try:

@@ -365,7 +365,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
 
     def _fail(self, error: ssl.SSLError) -> None:
         if self._state == _HANDSHAKE:
-            reason = (error.reason or str(error)).lower().replace("_", " ")
+            reason = _reason(error)
             self._roster.note(reason, f"the TLS handshake with {self._peer()} failed: {reason}")
         self._flush()  # the alert that tells the client why
         self._linger()
