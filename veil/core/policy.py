@@ -83,7 +83,7 @@ class Policy:
 
 
 def evaluate(
-    policy: Policy | None,
+    policy: Policy,
     *,
     caller_account: str | None,
     owner_account: str,
@@ -93,10 +93,10 @@ def evaluate(
 ) -> bool:
     """Whether the caller (None: anonymous) may do it; `context` has facts by lower-case key."""
     is_owner = caller_account is not None and caller_account == owner_account
-    if not is_owner and (policy is None or action in OWNER_ONLY_ACTIONS):
+    if not is_owner and action in OWNER_ONLY_ACTIONS:
         return False
     allowed = is_owner
-    for statement in policy.statements if policy is not None else ():
+    for statement in policy.statements:
         if allowed and statement.allows:
             continue
         if statement.applies(caller_account, action.lower(), resource_arn, context):

@@ -19,7 +19,6 @@ from veil.core.limits import SECOND_MS
 from veil.core.message import Caller, StoredMessage
 from veil.core.policy import OWNER_ONLY_ACTIONS, evaluate, is_account, parse_policy
 from veil.core.queue import Queue, QueueKey
-from veil.service.queues import find_queue
 from veil.service.receive import give_back
 from veil.service.service import Service
 from veil.signing.sigv4 import path_segments
@@ -239,33 +238,27 @@ class Call(msgspec.Struct):
 
     async def permitted(self, key: QueueKey) -> Queue:
         """The queue of that key; raises QueueMissing to its owner only, so that strangers learn nothing by asking."""
-        try:
-            queue = await find_queue(self.service, key)
-        except QueueMissing:
-            if self.account != key.account:
-                raise AccessDenied(self.action, self.urls.url(key, self.request)) from None
-            raise
-        if self.account == key.account:
-            # The owner may always do what nobody else can be granted: otherwise a policy that denies everybody
-            # everything could never be taken back.
-            if queue.settings.policy is None or self.action in OWNER_ONLY_ACTIONS:
-                return queue
-        elif queue.settings.policy is None:
-            raise AccessDenied(self.action, self.url(queue))
-        self._ask_policy(queue)
-        return queue
-
-    def _ask_policy(self, queue: Queue) -> None:
+        queue = await self.service.store.find_queue(key)
+        is_own = self.account == key.account
+        if queue is None:
+            if is_own:
+                raise QueueMissing(key.name)
+            raise AccessDenied(self.action, self.urls.url(key, self.request))
         policy = queue.settings.policy
-        if not evaluate(
-            None if policy is None else _read_policy(policy),
+        # The owner may always do what nobody else can be granted: otherwise a policy that denies everybody
+        # everything could never be taken back.
+        if is_own and (policy is None or self.action in OWNER_ONLY_ACTIONS):
+            return queue
+        if policy is None or not evaluate(
+            _read_policy(policy),
             caller_account=self.account,
-            owner_account=queue.key.account,
+            owner_account=key.account,
             action=self.action,
-            resource_arn=queue.key.arn,
+            resource_arn=key.arn,
             context=self._facts(),
         ):
             raise AccessDenied(self.action, self.url(queue))
+        return queue
 
     def _facts(self) -> dict[str, str]:
         request, epoch_s = self.request, self.service.clock.wall_ms() // 1000
