@@ -1,13 +1,13 @@
-"""A group of operations on plain standard queues in two round trips, whatever their queues are.
+"""A group of operations on plain standard queues in two round trips, even if they are on different queues.
 
-With BEGIN go the locks, the look at the queues, and everything that the operations want read; messages are claimed, and deleted
-by those who hold them, right there (the shortcuts `claim` and `take_held` of queries.sql). Then the rules are applied, and the
-rest is written with COMMIT. Whatever is out of the ordinary (an edit since, something due, a full queue) ends in a rollback and
-is left to the engine, in which each operation does its work by itself.
+The first round trip (BEGIN) takes the locks, looks at the queues and reads what the operations need; it also claims messages, and
+deletes messages for their holders (the shortcuts `claim` and `take_held` of queries.sql). Then the rules are applied, and COMMIT
+writes the rest. Anything unusual (a concurrent edit, something due, a full queue) ends in a rollback, and the engine runs each
+operation separately.
 
-Two ways of doing the same are worth it: for the life of a message (64 callers, calls of one message) the node spends 75 to 97 µs
-of CPU in groups and 324 to 346 µs by the engine alone, PostgreSQL 83 to 100 and 259 to 274 µs, and groups are 2 to 5 times as
-fast; by calls of ten 23 to 28 and 49 to 52 µs, and both ways 49 to 53 µs of PostgreSQL
+This second way to run an operation pays: for the life of a message (64 callers, one message per call) a node spends 75 to 97 µs
+of CPU in groups and 324 to 346 µs through the engine alone, PostgreSQL 83 to 100 and 259 to 274 µs, and groups are 2 to 5 times
+as fast. With ten messages per call a node spends 23 to 28 and 49 to 52 µs, PostgreSQL 49 to 53 µs either way
 (`python -m bench.postgres --only store --queues veil --callers 64`, with `--engine` for the other).
 """
 
@@ -33,11 +33,11 @@ from veil.stores.sql import to_message
 
 _VISIBLE: Final = int(State.VISIBLE)
 _NO_MAX: Final = (1 << 31) - 1
-_TRIES_MAX: Final = 4  # before the operations go one by one
+_TRIES_MAX: Final = 4  # before the operations run one by one
 
 
 def fits(engine: Engine, operation: SharedOperation) -> bool:
-    """Whether the operation is of the common kind, on a queue whose operations may run side by side."""
+    """Whether the operation is of the common kind, on a queue whose operations may run concurrently."""
     known = engine.queues.by_id.get(operation.queue.id)
     if known is None or known.is_sequential or operation.may_add_groups:
         return False
@@ -50,19 +50,19 @@ def fits(engine: Engine, operation: SharedOperation) -> bool:
         target = None if redrive is None else engine.queues.by_key.get(redrive.dead_letters)
         return target is None or not target.is_sequential
     if isinstance(operation, DeleteOperation):
-        # Two receipts of one message are judged one after the other.
+        # Two receipts of one message must be judged one after the other.
         return len({receipt.seq for receipt in operation.receipts}) == len(operation.receipts)
     return True
 
 
 async def run(engine: Engine, group: list[SharedOperation]) -> list[SharedOperation]:
-    """Do the group, and give those back that are better done alone. Raises StoreError where it cannot be done."""
+    """Run the group and return the operations that must run separately; raises StoreError if it fails."""
     for _ in range(_TRIES_MAX):
         attempt = await engine.retry(lambda tx: _GroupAttempt.made(engine, tx, group))
         if attempt.is_done:
             engine.lease_time.answered(group[0])
             for operation, answer in attempt.answers.items():
-                if not operation.answer.done():  # the caller may have gone away
+                if not operation.answer.done():  # the caller may be gone
                     operation.answer.set_result(answer)
             return [operation for operation in group if operation not in attempt.answers]
         if attempt.must_go_alone:
@@ -73,28 +73,28 @@ async def run(engine: Engine, group: list[SharedOperation]) -> list[SharedOperat
 
 
 class _Claim(NamedTuple):
-    """Receives of one queue that are served by one statement."""
+    """Receives from one queue that one statement serves."""
 
     queue_id: int
     visibility_s: int
-    bytes_max: int | None  # of bodies, where they count
+    bytes_max: int | None  # the limit for bodies, if they are counted
     receives: list[ReceiveOperation]
 
     @property
     def wanted(self) -> int:
-        """How many messages they want."""
+        """How many messages the receives want together."""
         return sum(receive.count for receive in self.receives)
 
 
 class _GroupAttempt:
-    """One try to do a group."""
+    """One try to run a group."""
 
     def __init__(self, engine: Engine, group: list[SharedOperation]) -> None:
         self._engine = engine
         self.answers: dict[SharedOperation, Any] = {}
-        self.due: list[LockedQueue] = []  # to be settled before the next try
+        self.due: list[LockedQueue] = []  # queues to settle before the next try
         self.is_done = False
-        self.must_go_alone = False  # to begin again would not help
+        self.must_go_alone = False  # another try would not help
         self._claims: list[_Claim] = []
         self._deletes: dict[int, list[DeleteOperation]] = {}
         self._extends: dict[int, list[ExtendOperation]] = {}
@@ -102,7 +102,9 @@ class _GroupAttempt:
         self._late: list[DeleteOperation] = []  # with receipts that do not hold an open lease
         self._moved = False
         self._scan_starts: ScanStarts = {}
-        self._claimed: dict[int, tuple[int, int] | None] = {}  # the first that was there, by queue
+        self._claimed: dict[
+            int, tuple[int, int] | None
+        ] = {}  # by queue, the position of the first message found
         self._need = Need.of(group)
         for operation in group:
             if isinstance(operation, ReceiveOperation):
@@ -116,7 +118,7 @@ class _GroupAttempt:
 
     @classmethod
     async def made(cls, engine: Engine, tx: Transaction, group: list[SharedOperation]) -> _GroupAttempt:
-        """Do what of the group still fits; where the try is not done then, nothing has happened."""
+        """Run the operations of the group that still fit; unless `is_done` then, nothing has happened."""
         self = cls(engine, [operation for operation in group if fits(engine, operation)])
         answers = await engine.begin(tx, self._need, self._statements)
         if answers is None:
@@ -152,7 +154,7 @@ class _GroupAttempt:
             }
             statements.append((Q.take_held, named))
         statements += [self._statement(claim, claim.wanted, claim.bytes_max) for claim in self._claims]
-        # After the claims: an extension that comes late finds the message with its new holder.
+        # After the claims, so that a late extension finds the message with its new holder.
         statements += [self._held(queue_id) for queue_id in self._extends]
         return statements
 
@@ -161,7 +163,7 @@ class _GroupAttempt:
         return Q.held, {"queue": queue_id, "seqs": seqs}
 
     def _add_receive(self, receive: ReceiveOperation) -> None:
-        """Receives of one length share a claim, except those whose bodies are counted."""
+        """Receives with the same visibility timeout share a claim, except those whose bodies are counted."""
         queue_id = receive.queue.id
         visibility_s = receive.length_s(self._engine.queues.by_id[queue_id].queue)
         bytes_max = decide.receive_bytes_max(receive.count)
@@ -191,12 +193,12 @@ class _GroupAttempt:
         return self._engine.queues.by_id[queue_id].queue.settings.retention_s * 1000
 
     def _receives_max(self, queue_id: int) -> int:
-        """The first receive count that is spent, where there is somewhere to go."""
+        """The receive count from which a message is spent, if there is a dead-letter queue."""
         queue = self._engine.queues.by_id[queue_id].queue
         spent_at = decide.receives_max(queue, decide.dead_letters_of(queue, self._engine.queues.find))
         return _NO_MAX if spent_at is None else spent_at
 
-    # ---- between the two
+    # ---- between the two round trips
 
     async def _apply(self, tx: Transaction, answers: list[list[Any]]) -> None:
         remaining = iter(answers)
@@ -208,7 +210,7 @@ class _GroupAttempt:
         for queue_id in self._extends:
             rows = next(remaining)
             if self._moved:
-                # It may be a message that went to the dead letters just now.
+                # The message may just have gone to the dead letters.
                 rows = await tx.rows(*self._held(queue_id))
             self._extend(tx, tx.states[queue_id], rows)
         for delete in self._late:
@@ -235,7 +237,7 @@ class _GroupAttempt:
                 self._late.append(delete)
 
     async def _delete_late(self, tx: Transaction, delete: DeleteOperation) -> None:
-        """Gone, stale, or lapsed: the rules decide, on the message as it stands."""
+        """The message is gone or lapsed, or the receipt is stale: the rules decide on the message as it is now."""
         verdicts = self.answers[delete]
         left = [r for r, verdict in zip(delete.receipts, verdicts, strict=True) if verdict is None]
         others = iter(await replace(delete, receipts=left).work(tx))
@@ -251,7 +253,7 @@ class _GroupAttempt:
 
     async def _receive(self, tx: Transaction, state: LockedQueue, claim: _Claim, rows: list[Any]) -> None:
         taken, is_cut = await self._without_spent(tx, state, claim, [to_message(row) for row in rows])
-        # In the order of arrival: each takes what it asked for from what is left.
+        # In order of arrival, each receive takes what it asked for from what is left.
         at = 0
         for receive in claim.receives:
             given = taken[at : at + receive.count]
@@ -264,8 +266,8 @@ class _GroupAttempt:
     async def _without_spent(
         self, tx: Transaction, state: LockedQueue, claim: _Claim, claimed: list[StoredMessage]
     ) -> tuple[list[StoredMessage], bool]:
-        """What the receives may have, spent messages moved out of the way and others claimed in their place; and whether so many
-        were spent that those who got nothing want to be asked again."""
+        """The messages for the receives, after moving spent ones to the dead letters and claiming others instead; and whether so
+        many were spent that receives without a message must be repeated."""
         taken, bytes_left, moved = list[StoredMessage](), claim.bytes_max, 0
         target = decide.dead_letters_of(state.queue, tx.find)
         retention_s = state.queue.settings.retention_s
@@ -298,7 +300,7 @@ def _scan_order(message: StoredMessage) -> tuple[int, int]:
 
 
 def _opened(message: StoredMessage) -> Opened:
-    """The effect that `claim` has written."""
+    """The effect that the statement `claim` has already written."""
     lease = LeaseState(
         message.state, message.due_at_ms, message.received_at_ms, message.delivery, message.holder, message.receive_count,
         message.first_received_wall_ms,

@@ -1,4 +1,4 @@
-"""What lies between a node and its database: the address, the errors, the clock of the other side, and notifications."""
+"""The connection between a node and its database: DSN, errors, the database's clock, and notifications."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from psycopg_pool import PoolClosed, PoolTimeout
 from veil.core.clock import ClockMark, Timer
 from veil.core.errors import StoreError, StoreFull, StoreUnavailable
 
-# ---- the address
+# ---- DSN
 
 CONNECTIONS_DEFAULT = 8
 CONNECTIONS_MAX = 60
-# A peer that vanished without a word is noticed within seconds, unless the DSN says otherwise.
+# TCP keepalive notices a vanished peer within seconds, unless the DSN says otherwise.
 _LIVELINESS = {
     "connect_timeout": 5,
     "keepalives_idle": 5,
@@ -32,15 +32,15 @@ _POOLER, _CONNECTIONS = "veil_pooler", "veil_connections"
 
 
 class Dsn(NamedTuple):
-    """What libpq is given, and how Veil uses it."""
+    """The connection string for libpq, and Veil's own options."""
 
     text: str
-    # A transaction-pooling proxy stands between: nothing may be prepared on a connection.
+    # A transaction pooler is in between: no prepared statements.
     pooler: bool = False
     connections: int = CONNECTIONS_DEFAULT
 
     def options(self) -> dict[str, Any]:
-        """What a connection is made with, besides the text."""
+        """The options of a connection besides the DSN."""
         given = psycopg.conninfo.conninfo_to_dict(self.text)
         quiet = {name: value for name, value in _LIVELINESS.items() if name not in given}
         return {**quiet, "autocommit": True, "prepare_threshold": None if self.pooler else 5}
@@ -58,7 +58,7 @@ def parse_dsn(given: str) -> Dsn:
             return Dsn(given)
         return _of_uri(given)
     except (psycopg.ProgrammingError, ValueError):
-        # Not in the driver's words: they quote the part that it could not read, which may be the password.
+        # Without the driver's message, which quotes the part it could not parse: it may be the password.
         raise StoreError(
             "the address of the database cannot be read: expected postgresql://USER:PASSWORD@HOST[:PORT]/DATABASE"
             "[?OPTION=VALUE], with %XX for characters that have a meaning in a URL"
@@ -79,17 +79,17 @@ def _of_uri(given: str) -> Dsn:
     text = urlunsplit(parts._replace(query=query))
     ports = str(psycopg.conninfo.conninfo_to_dict(text).get("port") or "")
     if not all(port.isdigit() or not port for port in ports.split(",")):
-        # Else it is half a password, where somebody forgot to escape the slash in it.
+        # Otherwise it is half a password with an unescaped slash.
         raise ValueError("a port is a number")
     return Dsn(text, pooler == "1", int(connections))
 
 
-# ---- what PostgreSQL reports, in the words of the store
+# ---- errors of PostgreSQL as errors of the store
 
-# The transaction was rolled back as a whole, and the next try may well succeed.
+# The whole transaction was rolled back, and a retry may succeed.
 RETRYABLE = (errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation)
-# Somebody else is in charge now, or will be: the node asks again on another connection. A pooler whose server is away ends its
-# clients by the code of a protocol violation.
+# Another server has taken over, or will: the node tries another connection. A pooler whose server is down disconnects its clients
+# with the code of a protocol violation.
 _MOVED = (
     errors.ReadOnlySqlTransaction,
     errors.AdminShutdown,
@@ -100,15 +100,15 @@ _MOVED = (
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the connection is gone, or leads to a server that takes no writes."""
+    """Whether the connection is lost, or its server is read-only."""
     if isinstance(error, _MOVED):
         return True
-    # A failure that the server did not name came from the connection itself.
+    # An error without an SQLSTATE came from the connection itself.
     return isinstance(error, psycopg.OperationalError) and error.sqlstate is None
 
 
 def as_store_error(error: Exception) -> StoreError:
-    """The same as a StoreError."""
+    """The error as a StoreError."""
     if isinstance(error, PoolTimeout | PoolClosed):
         return StoreUnavailable("no connection to PostgreSQL could be had in time")
     if isinstance(error, errors.DiskFull):
@@ -119,7 +119,7 @@ def as_store_error(error: Exception) -> StoreError:
 
 
 def first_line(error: BaseException) -> str:
-    """What the driver says, without its details."""
+    """The first line of the driver's message, without its details."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
@@ -127,17 +127,17 @@ def first_line(error: BaseException) -> str:
 
 
 class DatabaseClock:
-    """Estimates the database's time from what its answers said; nothing is decided by it but when to ask."""
+    """Estimates the database's time from its answers. The estimate only decides when to ask."""
 
     __slots__ = ("_offset_ms",)
 
     def __init__(self) -> None:
-        # Until the first answer the machine's own clock will do: nobody has asked anything yet.
+        # Until the first answer, the machine's own clock is good enough.
         self._offset_ms = time.time_ns() // 1_000_000 - _elapsed_ms()
 
     def set_time(self, now_ms: int) -> None:
-        """An answer said what time it is there."""
-        # A little ago by now: the estimate is behind by less than a round trip, so that a timer rather comes late.
+        """Set the estimate from the time in an answer."""
+        # The estimate is behind by less than a round trip, so a timer is rather late than early.
         self._offset_ms = now_ms - _elapsed_ms()
 
     def now_ms(self) -> int:
@@ -147,7 +147,7 @@ class DatabaseClock:
         return self.now_ms()
 
     def call_at(self, due_ms: int, call: Callable[[], None]) -> Timer:
-        # The estimate is what counts when the timer comes, so a clock that was set meanwhile costs one more look at most.
+        # The estimate is read again when the timer fires, so a clock that was set meanwhile costs at most one more look.
         delay_s = max(0, due_ms - self.now_ms()) / 1000
         return asyncio.get_running_loop().call_later(delay_s, call)
 
@@ -155,17 +155,17 @@ class DatabaseClock:
         return ClockMark(self.now_ms(), self.now_ms(), _elapsed_ms(), "database")
 
     def resume(self, saved: ClockMark) -> None:
-        """Nothing to resume: the database's clock has gone on."""
+        """Does nothing: the database's clock never stops."""
 
 
 def _elapsed_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-# ---- what nodes tell one another with a commit
+# ---- notifications between nodes, sent with COMMIT
 
 CHANNEL: Final = "veil"
-# A notification holds less than 8,000 bytes; who is left out is found by the look every second.
+# A notification holds less than 8,000 bytes; queues that do not fit are found by the look every second.
 _WAKES_MAX: Final = 300
 
 
@@ -184,7 +184,7 @@ def write_notice(node: int, epoch: int | None, wakes: dict[int, int]) -> str:
 
 
 def read_notice(payload: str) -> Notice | None:
-    """The same back; None for what is none of ours: anybody may speak on a channel."""
+    """Parse a payload; None if it is not one of Veil's, because anybody may use a channel."""
     try:
         node, epoch, some = payload.split(" ")
         pairs = [each.split(":") for each in some.split(",") if each]

@@ -1,6 +1,6 @@
 """Named receives: a stream's holds, each a set of leases that is extended and deleted together (core/lease.py).
 
-What reaches over many holds goes some at a time, each step a transaction of whole holds.
+Operations on many holds run in steps, each a transaction over a few whole holds.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from veil.stores.postgres.pipeline import Q
 from veil.stores.postgres.transaction import LockedQueue, Transaction
 from veil.stores.sql import HOLDS_AT_ONCE, HoldCursor, HoldStep, decode_members, encode_members
 
-# A step ends with the hold that brings it to either: bounds how long its locks are held.
+# A step ends with the hold that reaches either limit, so that locks are not held for long.
 MEMBERS_AT_ONCE: Final = 2_000
 
 
 class StoredHold(NamedTuple):
-    """A hold as it stands in its row."""
+    """A hold as stored."""
 
     key: HoldKey
     lost: int
@@ -42,9 +42,9 @@ async def open_stream(tx: Transaction, queue: Queue, stream: str, owner: str) ->
 async def receive_hold(
     tx: Transaction, queue: Queue, key: HoldKey, count: int, visibility_s: int, caller: Caller
 ) -> HoldContent | None:
-    """What is under the name: taken now, or taken before and still there; None where it wants to be asked again (`take`)."""
+    """The messages under the name: taken now, or taken earlier and still there; None if it must be repeated (see `take`)."""
     state = tx.state_of(queue)
-    # The stream's row is locked with that: two who ask for the same name at once are not both the first.
+    # This locks the stream's row, so that of two concurrent receives under one name only one is the first.
     [[(_, closed)], found] = await tx.rows_of_each(
         (Q.use_stream, _named(tx, state, key.stream)), (Q.find_hold, _named_hold(state, key))
     )
@@ -68,7 +68,7 @@ async def _receive_again(
     kept = _keep(tx, state, hold, messages, group_seqs, visibility_s, caller, again=True)
     found = await messages_by_seq(tx, state, [member.seq for member in kept.open])
     for member in kept.open:
-        found[member.seq].delivery = member.delivery  # the number of the lease, which is the receipt's
+        found[member.seq].delivery = member.delivery  # the delivery number of the lease, as in the receipt
     lost = hold.lost + len(hold.members) - len(kept.left)
     return HoldContent([found[member.seq] for member in kept.open], lost, again=True)
 
@@ -91,7 +91,7 @@ async def extend_holds(
     group_seqs = await _group_seqs(tx, state, messages)
     for hold in holds:
         kept = _keep(tx, state, hold, messages, group_seqs, visibility_s, caller, again=False)
-        # What has reached its twelve hours is not struck, only not there for now.
+        # A member that has reached its twelve hours is not struck, just not available for now.
         lost = hold.lost + len(hold.members) - len(kept.open)
         tally = tally.plus(HoldTally(len(kept.open), lost))
     return HoldStep(tally, cursor)
@@ -106,7 +106,7 @@ async def delete_holds(
     caller: Caller,
     after: HoldCursor,
 ) -> HoldStep:
-    """Close the names up to the batch, and delete what the next of them hold."""
+    """Close the names up to the batch, and delete the messages of the next holds."""
     state, tally = tx.state_of(queue), HoldTally()
     if not await _is_owned(tx, state, stream, owner):
         return HoldStep(tally, None)
@@ -130,7 +130,7 @@ async def delete_holds(
 async def _next_holds(
     tx: Transaction, state: LockedQueue, stream: str, after: HoldCursor, up_to_batch: int
 ) -> tuple[list[StoredHold], HoldCursor | None]:
-    """The holds of the next step, and how far it comes with them (None: to the end)."""
+    """The holds of the next step, and the cursor after them (None: the end)."""
     batch, part = after
     named = {"batch": batch, "part": part, "up_to": up_to_batch, "limit": HOLDS_AT_ONCE}
     rows = await tx.rows(Q.next_holds, {"queue": state.id, "stream": stream, **named})
@@ -148,7 +148,7 @@ async def _next_holds(
 async def _group_seqs(
     tx: Transaction, state: LockedQueue, messages: decide.HeldMessages
 ) -> dict[str, list[int]]:
-    """FIFO: which messages the groups of these have, in whatever state."""
+    """FIFO: all messages, in any state, of the groups of these messages."""
     groups = sorted({message.group for message in messages.values() if message.group is not None})
     if not state.fifo or not groups:
         return {}
@@ -184,7 +184,7 @@ def _keep(
 
 
 async def _is_owned(tx: Transaction, state: LockedQueue, stream: str, owner: str) -> bool:
-    """False for a stream that is not known; raises StreamTaken for somebody else's. An owned one is used now."""
+    """False for an unknown stream; raises StreamTaken if another owner has it. Marks an owned stream as used."""
     for present, _ in await tx.rows(Q.touch_stream, _named(tx, state, stream)):
         if present not in (None, owner):
             raise StreamTaken(stream, owner)

@@ -26,8 +26,8 @@ CHUNK = 1_000  # rows per transaction: bounds how long the locks are held
 
 
 async def held_messages(tx: Transaction, state: LockedQueue, seqs: Iterable[int]) -> decide.HeldMessages:
-    """What the queue has of these messages, each locked until the transaction ends."""
-    # What is past its retention is gone, though perhaps not yet swept.
+    """Those of the messages that are in the queue, locked until the transaction ends."""
+    # A message past its retention is gone, even if it was not swept yet.
     below = expired_below(tx.now_ms, state.queue.settings.retention_s)
     wanted = sorted({seq for seq in seqs if seq >= below})
     if not wanted:
@@ -72,7 +72,7 @@ class ExtendOperation(SharedOperation):
     def extended(
         self, tx: Transaction, state: LockedQueue, messages: decide.HeldMessages, *, more_follow: bool = False
     ) -> list[VeilError | None]:
-        """Do it on messages that were read before, for others too where more follow."""
+        """Apply it to messages that were already read; `more_follow`: for other operations too."""
         effects, answers = decide.decide_extensions(
             messages, self.extensions, tx.now_ms, fifo=state.fifo, more_follow=more_follow
         )
@@ -99,7 +99,7 @@ async def undo_receive(
     opened_ms: Sequence[int | None] | None = None,
     caller: Caller = NOBODY,
 ) -> None:
-    """Give back what a receive took whose answer never left."""
+    """Give back the messages of a receive whose answer was never sent."""
     state = tx.state_of(queue)
     messages = await held_messages(tx, state, (receipt.seq for receipt in receipts))
     apply(tx, state, decide.decide_undos(messages, receipts, opened_ms, tx.now_ms), caller)
@@ -114,7 +114,7 @@ async def note_holders(tx: Transaction, queue: Queue, signs: Sequence[HolderSign
 
 
 async def settle(tx: Transaction, state: LockedQueue) -> bool:
-    """Let happen what is due in the queue, one chunk of it; True while more is."""
+    """Settle one chunk of what is due in the queue; True if there is more."""
     named = {"queue": state.id, "limit": CHUNK}
     settings = state.queue.settings
     below = expired_below(tx.now_ms, settings.retention_s)
@@ -130,19 +130,19 @@ async def settle(tx: Transaction, state: LockedQueue) -> bool:
     return len(hidden) == CHUNK or len(visible) == CHUNK
 
 
-# No node ran for so long: the database was away, or all of them were.
+# A gap this long in all heartbeats means that the database was down, or all nodes were.
 BEAT_GAP_MS: Final = 3_000
 DEAD_AFTER_MS: Final = 5_000
 _SILENT_MS: Final = 2_500
-# A node that was not seen for so long takes no renewals, whether it is found dead or comes back.
+# A node not seen for this long takes no renewals, whether it is declared dead or comes back.
 SILENT: Final = {"silent_ms": _SILENT_MS, "silent_max_ms": DEAD_AFTER_MS + _SILENT_MS}
 
 
 def shared_trouble(
     lease_time: LeaseTime, now_ms: int, beat_ms: int, silent_since_ms: int | None, *latest: Any
 ) -> Trouble | None:
-    """The trouble that a lapse has to reckon with: what this node noticed, what others noted, that one of them has fallen
-    silent, or that no node ran."""
+    """The trouble that excuses a lapse: one that this node or another one noticed, a node that fell silent, or a time when no
+    node was running."""
     if latest[0] is not None:
         lease_time.learn(Trouble(*latest))
     trouble = lease_time.trouble_at(now_ms)
@@ -161,8 +161,8 @@ def shared_trouble(
 async def sweep(
     tx: Transaction, queue: LockedQueue | tuple[int, QueueKey], up_to_seq: int, at_ms: int, caller: Caller
 ) -> bool:
-    """Remove one chunk of the messages of a queue, or of one that was deleted: gone since then, and by whose wish; True while
-    more are left."""
+    """Remove one chunk of messages from a queue, or from a deleted one, as of the given instant and caller; True if more are
+    left."""
     queue_id, key = (queue.id, queue.queue.key) if isinstance(queue, LockedQueue) else queue
     rows = await tx.rows(Q.sweep, {"queue": queue_id, "up_to": up_to_seq, "limit": CHUNK})
     purged = [decide.purge(HeldMessage._make(row)) for row in rows]

@@ -1,4 +1,4 @@
-"""Put messages into a queue, take them out of sight, and look at them."""
+"""Send, receive and peek."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Pages = AsyncIterator[list[StoredMessage]]
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class SendOperation(SharedOperation):
-    """Store the messages in order, unless the call of that retry key was stored before."""
+    """Store the messages in order, unless a call with the same retry key was already stored."""
 
     new: Sequence[NewMessage]
     retry_key: bytes | None
@@ -53,7 +53,7 @@ class SendOperation(SharedOperation):
 
 
 def find_sends(sends: Sequence[SendOperation]) -> list[Statement]:
-    """The statement that finds what is known of their retry keys, if they have any."""
+    """The statement that looks up the retry keys of the sends, if they have any."""
     keyed = [send for send in sends if send.retry_key is not None]
     named = {"queues": [send.queue.id for send in keyed], "retry_keys": [send.retry_key for send in keyed]}
     return [(Q.find_sends, named)] if keyed else []
@@ -62,7 +62,7 @@ def find_sends(sends: Sequence[SendOperation]) -> list[Statement]:
 async def send_all(
     tx: Transaction, sends: Sequence[SendOperation], known: Sequence[Any] = ()
 ) -> list[list[Sent]]:
-    """What each has stored, now or before; `known` are the rows that their `find_sends` has found."""
+    """What each send stored, now or earlier; `known` are the rows of `find_sends`."""
     first: dict[tuple[int, bytes], list[Sent]] = {}
     for queue_id, retry_key, until_ms, packed in known:
         if until_ms > tx.now_ms:
@@ -140,7 +140,7 @@ class ReceiveOperation(SharedOperation):
         self.takes = self.count
 
     def length_s(self, queue: Queue) -> int:
-        """How long the messages are to be hidden."""
+        """The visibility timeout of this receive."""
         return queue.settings.visibility_s if self.visibility_s is None else self.visibility_s
 
     async def work(self, tx: Transaction) -> list[StoredMessage] | None:
@@ -160,8 +160,8 @@ class ReceiveOperation(SharedOperation):
 async def take(
     tx: Transaction, state: LockedQueue, count: int, visibility_s: int, caller: Caller, *, hold: bool = False
 ) -> list[StoredMessage] | None:
-    """Take what is visible, as much as the receive may have; what is spent goes to the dead letters. None where so much was
-    spent that nothing was taken yet: to be asked again, once others were let in."""
+    """Take as many visible messages as the receive may have; spent ones go to the dead letters. None if so many were spent
+    that nothing was taken yet: the receive is then repeated after other operations."""
     target = decide.dead_letters_of(state.queue, tx.find)
     budget = decide.receive_budget(state.queue, state.in_flight, count, target, hold=hold)
     if not budget.is_left() or not state.visible:
@@ -190,10 +190,10 @@ async def take(
 async def dead_letter(
     tx: Transaction, state: LockedQueue, target: LockedQueue, spent: Sequence[StoredMessage]
 ) -> None:
-    """Spent messages leave their queue for the target, each in one statement that takes it out of the one and into the other."""
+    """Move spent messages to the target; one statement takes each out of one queue and into the other."""
     if not target.has_groups and any(message.group is not None for message in spent):
         await queues.give_groups(tx, target)
-    # A seq can only be taken there if the clock was set back; then the transaction fails, and the next one gives new ones.
+    # A seq can collide there only if the clock was set back; then the transaction fails, and its retry assigns new ones.
     new_seqs = [message.seq for message in spent]
     if target.fifo or tx.retries:
         new_seqs = [tx.seq(target, number) for number in await tx.numbers(len(spent))]
@@ -206,7 +206,7 @@ async def dead_letter(
 async def _repeat(
     tx: Transaction, state: LockedQueue, attempt_id: str, visibility_s: int, caller: Caller
 ) -> list[StoredMessage]:
-    """What the attempt gave before, with its leases begun again; nothing where it must be an ordinary receive."""
+    """The messages that the attempt returned before, with restarted leases; none if it must be an ordinary receive."""
     named = {"queue": state.id, "attempt": attempt_id, "now_ms": tx.now_ms}
     found = await tx.row(Q.find_attempt, named)
     if found is None:
@@ -214,7 +214,7 @@ async def _repeat(
     [packed] = found
     claims = _decode_claims(packed)
     messages = await messages_by_seq(tx, state, [seq for seq, _, _ in claims])
-    # Another node may have let a grace be written down; what it was for is learned within a heartbeat.
+    # Another node may have written a grace for a trouble that this node learns of within a heartbeat.
     trouble = tx.lease_time.trouble_at(tx.now_ms)
     repeated = decide.repeat_attempt(claims, messages, state.queue.settings, visibility_s, tx.now_ms, trouble)
     if repeated is None:
@@ -244,7 +244,7 @@ def _candidates(tx: Transaction, state: LockedQueue, count: int, page: int) -> P
 
 
 async def _pages(tx: Transaction, query: str, page: int, **named: object) -> Pages:
-    """Messages of one of the queries that are ordered by priority and age, page by page."""
+    """The messages of a query ordered by priority and age, page by page."""
     priority = seq = 0
     while True:
         rows = await tx.rows(query, {**named, "priority": priority, "after": seq, "limit": page})
@@ -269,8 +269,8 @@ async def _standard_order(tx: Transaction, state: LockedQueue, page: int) -> Pag
 
 
 async def _fifo_order(tx: Transaction, state: LockedQueue, count: int) -> Pages:
-    """From the group whose turn it is as many as there are, then from the next."""
-    # One more group than messages never helps: each open group has at least one to give, unless that is spent.
+    """All that can be taken from the group whose turn it is, then from the next."""
+    # More groups than messages never help: each open group has at least one message, unless that is spent.
     served = 0
     while True:
         open_now = await tx.rows(Q.open_groups, {"queue": state.id, "limit": served + count})
@@ -305,11 +305,11 @@ async def _leading_run(
         messages = await _of_groups(tx, state, [group], messages[-1].seq)
 
 
-# ---- looking without receiving
+# ---- peek
 
 
 async def peek_next(tx: Transaction, queue: Queue, *, limit: int = 100) -> list[StoredMessage]:
-    """What a receive would come to first."""
+    """The messages that the next receive would return."""
     state, found = tx.state_of(queue), list[StoredMessage]()
     if not state.visible or limit < 1:
         return []
@@ -331,7 +331,7 @@ async def peek(
     limit: int = 100,
     bytes_max: int | None = None,
 ) -> list[StoredMessage]:
-    """Messages in whatever state by rising seq, a page at a time."""
+    """Messages in any state by ascending seq, a page at a time."""
     found: list[StoredMessage] = []
     named: dict[str, Any] = {
         "queue": tx.state_of(queue).id,
@@ -339,7 +339,7 @@ async def peek(
         "sent_after_ms": sent_after_ms or 0,
         "sent_before_ms": SEQ_MAX if sent_before_ms is None else sent_before_ms,
     }
-    # A page is read whole before its bytes are counted.
+    # A whole page is read before its bytes are counted.
     page_max = PAGE_MAX if bytes_max is None else _COUNTED_PAGE_MAX
     while (page := min(page_max, limit - len(found))) > 0:
         rows = await tx.rows(Q.peek, {**named, "after": after_seq, "limit": page})

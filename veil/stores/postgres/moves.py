@@ -1,5 +1,5 @@
-"""Dead letters go back: by move tasks, a step at a time, each step one transaction with its own progress in it; or chosen
-one by one, all that a call names in one transaction."""
+"""Redrives: by move tasks, step by step, where each step is one transaction that also records the progress; or of chosen
+messages, all of a call in one transaction."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from veil.stores.sql import decode_caller, encode_caller, encode_scan, to_messag
 
 
 class AlsoNeeded(Exception):
-    """Queues that the work turned out to be about: nothing is changed, and it wants to be done again with them."""
+    """The work needs more queues: nothing was changed, and it must be repeated with these locked too."""
 
     def __init__(self, keys: set[QueueKey]) -> None:
         self.keys = keys
@@ -35,7 +35,7 @@ class AlsoNeeded(Exception):
 
 async def start(tx: Transaction, task: MoveTask, caller: Caller) -> MoveTask:
     """Record a running task."""
-    # Two nodes at once: the second one's row collides with the first's, and when redone it finds that.
+    # If two nodes start at once, the second row collides with the first, and the retry finds it here.
     if await tx.row(Q.active_move_of, {"source": task.source.arn}):
         raise MoveTaskRunning(task.source.name)
     state = tx.by_key.get(task.source)
@@ -51,7 +51,7 @@ async def start(tx: Transaction, task: MoveTask, caller: Caller) -> MoveTask:
 async def step(
     tx: Transaction, known: KnownQueues, task_id: str, count: int, found: ScanStep | None
 ) -> MoveTask:
-    """Move up to `count` messages, or those found, and note how far the task has come."""
+    """Move up to `count` messages, or those found, and record the progress."""
     task = await find(tx, task_id)
     if task.status == "CANCELLING":
         return _advanced(tx, replace(task, status="CANCELLED"))
@@ -118,7 +118,7 @@ async def redrive(
         message = messages.get(one.seq)
         try:
             target = decide.redrive_target(source.queue, one, message, tx.find)
-            assert message is not None  # the rule refuses where there is none
+            assert message is not None  # the rule refuses without a message
             content = None if one.change is None else one.change(copy(message), target)
         except VeilError as refusal:
             answers.append(refusal)
@@ -155,11 +155,11 @@ async def _chosen(tx: Transaction, source: LockedQueue, seqs: Iterable[int]) -> 
     return await messages_by_seq(tx, source, sorted({seq for seq in seqs if seq >= alive_from}))
 
 
-# ---- either
+# ---- both
 
 
 def _need(tx: Transaction, known: KnownQueues, keys: Iterable[QueueKey | None]) -> None:
-    """Raise AlsoNeeded where some of these queues exist and are not locked here."""
+    """Raise AlsoNeeded if some of these queues exist and are not locked here."""
     missing = {key for key in keys if key is not None and key not in tx.by_key and key in known.by_key}
     if missing:
         raise AlsoNeeded(missing)

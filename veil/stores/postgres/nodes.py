@@ -1,7 +1,7 @@
-"""The nodes of one database: which are alive, who has which duty, and what they tell one another.
+"""The nodes of one database: which are alive, which node has which duty, and the notifications between them.
 
-A node writes its heartbeat every second, and listens on one connection of its own. While that connection is away the node
-looks for itself, four times a second, where messages are to be had.
+A node writes its heartbeat every second and listens on a connection of its own. While that connection is down, the node polls
+for visible messages four times a second.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from veil.stores.postgres.transaction import Transaction
 _log = logging.getLogger(__name__)
 
 BEAT_S: Final = 1.0
-ALONE_BEAT_S: Final = 0.25  # while nobody can tell us anything
+ALONE_BEAT_S: Final = 0.25  # while no notifications reach this node
 DUTY_MS: Final = 4_000
-HEARD_KEPT_MS: Final = 2 * 3_600_000  # longer than anybody asks for it
+HEARD_KEPT_MS: Final = 2 * 3_600_000  # longer than any node needs it
 RECONNECT_S: Final = 0.2
 RECONNECT_MAX_S: Final = 2.0
-# For so many beats after a start, others may not know yet that they have to tell us.
+# For this many beats after a start, other nodes may not know yet that they must notify this one.
 NEW_BEATS: Final = 3
 
 
 class Nodes:
-    """This node among the others."""
+    """This node's membership: heartbeat, duties and notifications."""
 
     def __init__(self, engine: Engine, dsn: Dsn, each_second: Callable[[], Awaitable[None]]) -> None:
         self._engine, self._dsn, self._each_second = engine, dsn, each_second
@@ -45,28 +45,28 @@ class Nodes:
         self._tasks: list[asyncio.Task[None]] = []
         self._listens = asyncio.Event()
         self._new_beats = NEW_BEATS
-        self._troubles: list[Trouble] = []  # which this node noticed, the latest of them
+        self._troubles: list[Trouble] = []  # the latest that this node noticed
         self._noted = asyncio.Event()
-        self._goes_on = False  # what others know of a trouble here is not all of it yet
-        self._announced_ms = 0  # until when the owner knows of troubles
-        self._is_usable = True  # the database, by the last beat
+        self._goes_on = False  # a trouble here is still going on, and others know only its beginning
+        self._announced_ms = 0  # the end of the latest trouble that the owner knows
+        self._is_usable = True  # whether the database was usable at the last beat
         engine.lease_time.on_trouble = self._note_trouble
 
     async def start(self) -> None:
-        """Join: from here on the others tell us."""
+        """Join the other nodes, which then notify this one."""
         await self._join()
         self._tasks = [asyncio.create_task(self._beat())]
-        # Behind a pooler LISTEN would be heard by a connection that the next transaction does not have: we look for ourselves.
+        # Behind a transaction pooler LISTEN does not work, because the connection changes: the node polls instead.
         if not self._dsn.pooler:
             self._tasks.append(asyncio.create_task(self._listen()))
 
     async def stop(self) -> None:
-        """Leave, so that nobody waits for us to be found dead."""
+        """Leave, so that other nodes do not wait until this one counts as dead."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._engine.drain()
-        with contextlib.suppress(StoreError, TimeoutError):  # we are found dead then
+        with contextlib.suppress(StoreError, TimeoutError):  # then this node counts as dead after a while
             async with asyncio.timeout(DRAIN_S):
                 await self._engine.ask(Q.leave, self._known())
                 await self._engine.ask(Q.leave_duties, {"node": self.name})
@@ -76,21 +76,21 @@ class Nodes:
         await self._listens.wait()
 
     async def has_duty(self, duty: str) -> bool:
-        """Whether this node has the duty for the next seconds; it is to ask again every second as long as it goes on."""
+        """Whether this node has the duty for the next seconds. It must ask again every second while it works."""
         named = {"duty": duty, "node": self.name, "lease_ms": DUTY_MS}
         return bool(await self._engine.ask(Q.take_duty, named))
 
     async def share_heard(self, packed: bytes) -> list[bytes | None]:
-        """What every other node tells, and has told that left or died lately; None for one that is alive and tells nothing."""
+        """The callers that other nodes heard from, including nodes that left lately; None for a live node that shared nothing."""
         named = {"dead_after_ms": DEAD_AFTER_MS, "kept_ms": HEARD_KEPT_MS}
         rows = await self._engine.ask(Q.share_heard, {**named, "name": self.name, "packed": packed})
         return [told for (told,) in rows]
 
     async def probe(self) -> None:
-        """Do what a send needs, of no message: the look at a queue, the insert, and a commit that changes something.
+        """Do what a send does, without a message: look at a queue, insert, and commit a change.
 
-        It is no heartbeat: the others would take a node for well that has not told its trouble yet, and let lapse what its
-        callers hold.
+        It is not a heartbeat: other nodes would consider this node healthy before it has reported its trouble, and let the
+        leases of its callers lapse.
         """
 
         async def work(tx: Transaction) -> None:
@@ -102,7 +102,7 @@ class Nodes:
 
         await self._engine.run(work)
 
-    # ---- being alive
+    # ---- heartbeat
 
     async def _join(self) -> None:
         async def take_number(tx: Transaction) -> int:
@@ -122,8 +122,8 @@ class Nodes:
 
     async def _beat(self) -> None:
         while True:
-            # A trouble that is over here is told at once: the others' grace for it counts from when they know. And a node that
-            # cannot be told any more looks at once whether the database is away.
+            # A trouble that has ended here is reported at once, because the grace on other nodes counts from when they know. And
+            # a node that stops receiving notifications checks at once whether the database is down.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_S if self._engine.is_listening else ALONE_BEAT_S):
                     await self._noted.wait()
@@ -133,7 +133,7 @@ class Nodes:
                     with self._engine.renewals_wait():
                         await self._engine.run(self._keep_lease_time)
                 if not await self._engine.ask(Q.beat, self._known()):
-                    await self._join()  # we were taken for dead, and our number by another
+                    await self._join()  # this node counted as dead, and another one took its number
                 await self._count_others()
                 if not self._engine.is_listening or self._new_beats:
                     self._new_beats = max(0, self._new_beats - 1)
@@ -143,11 +143,11 @@ class Nodes:
             except StoreError as error:
                 self._log_availability(error)
             except Exception:
-                # Whatever it was: a node whose heart stands still is taken for dead, and no lease lapses any more.
+                # Go on whatever it was: a node without a heartbeat counts as dead, and its leases stop lapsing.
                 _log.exception("a heartbeat failed")
 
     def _log_availability(self, error: StoreError | None) -> None:
-        """One line when the database goes away and one when it is back, however many connections that concerns."""
+        """Log one line when the database goes down and one when it is back, however many connections are affected."""
         if error is not None and self._is_usable:
             _log.warning("the database cannot be used, requests are answered 503 until it can: %s", error)
         elif error is None and not self._is_usable:
@@ -158,13 +158,13 @@ class Nodes:
         return {"number": self._engine.node, "name": self.name}
 
     async def _keep_lease_time(self, tx: Transaction) -> None:
-        """Note that a node ran, every trouble that is over, and one that goes on here."""
+        """Record that a node is running, each trouble that has ended, and one that is still going on here."""
         [(now_ms, beat_ms, seen_ms, *kept)] = await tx.rows(Q.hold_lease_time, SILENT)
         latest = None if kept[0] is None else Trouble(*kept)
         told = [trouble for trouble in self._troubles if latest is None or trouble.to_ms > latest.to_ms]
         if now_ms - beat_ms > BEAT_GAP_MS:
             told.append(Trouble(beat_ms, now_ms, TroubleKind.DATABASE))
-            # Who was alive when the database went away may find it again later than we did, and takes no renewals until then.
+            # Nodes that were alive when the database went down may reconnect later than this one and take no renewals until then.
             awaited = {
                 "name": self.name,
                 "since_ms": beat_ms - DEAD_AFTER_MS,
@@ -183,9 +183,9 @@ class Nodes:
         going_on = self._engine.lease_time.under_way(now_ms)
         self._goes_on = going_on is not None
         if going_on is not None:
-            # Our heart beats, and renewals wait all the same: others must not let lapse what our callers hold.
+            # The heartbeat works but renewals wait: other nodes must not let the leases of our callers lapse.
             latest = going_on.after(latest)
-        # The kind as a plain text: nothing else can be sent.
+        # The driver sends the kind only as plain text.
         values = (None,) * 5 if latest is None else latest._replace(kind=str(latest.kind))
         named = dict(zip(Trouble._fields, values, strict=True))
         tx.defer(Q.write_lease_time, {"beat_ms": now_ms, **named})
@@ -198,13 +198,13 @@ class Nodes:
     def _note_trouble(self, trouble: Trouble) -> None:
         earlier = self._troubles[-9:]
         if earlier and earlier[-1].kind == trouble.kind and earlier[-1].to_ms >= trouble.from_ms:
-            # Everybody who waited for the same tells of it: one trouble, from the first who did.
+            # Every caller that waited reports the same trouble: it is one, from the first of them on.
             trouble = trouble._replace(from_ms=min(trouble.from_ms, earlier.pop().from_ms))
         self._troubles = [*earlier, trouble]
         self._noted.set()
 
     async def _wake_all(self) -> None:
-        """Whoever waits is told of everything visible: what was announced meanwhile did not reach us."""
+        """Announce all visible messages to waiting receives, because earlier notifications did not reach this node."""
         events = self._engine.events()
         for queue_id, visible in await self._engine.ask(Q.visible_anywhere, {}):
             events.messages_available(queue_id, visible)
@@ -233,7 +233,7 @@ class Nodes:
             pause_s = min(2 * pause_s, RECONNECT_MAX_S)
 
     async def _caught_up(self) -> None:
-        """From here on we hear everything; what was said before is looked up."""
+        """Catch up with what was announced before LISTEN took effect."""
         await self._engine.refresh_queues()
         await self._wake_all()
         self._engine.is_listening = True

@@ -16,14 +16,14 @@ from veil.stores.postgres.transaction import AVAILABLE, KnownQueues, LockedQueue
 from veil.stores.sql import decode_caller, encode_caller, encode_settings, encode_tags
 from veil.stores.store import QueueContent
 
-# How long the row of a queue outlives it: nodes learn of the deletion by it, and one that slept longer reads everything anew.
+# How long the row of a deleted queue is kept: nodes learn of the deletion from it. A node away for longer reloads everything.
 TOMBSTONE_MS: Final = 24 * 3_600_000
 
 
 async def create(
     tx: Transaction, known: KnownQueues, key: QueueKey, content: QueueContent, rest_ms: int
 ) -> Queue:
-    """A new queue, or the one that has the key already; two at once collide in the index, and the later one is redone."""
+    """A new queue, or the one that already has the key. Two at once collide in the index, and the later one is retried."""
     if existing := known.by_key.get(key):
         return existing.queue
     for (deleted_at_ms,) in await tx.rows(Q.rested_since, key._asdict()):
@@ -79,7 +79,7 @@ async def edit(tx: Transaction, queue: Queue, change: Callable[[QueueContent], Q
 
 
 async def counts(tx: Transaction, queue: Queue) -> QueueCounts:
-    """How many messages are where."""
+    """The number of messages in each state."""
     return tx.state_of(queue).queue_counts
 
 
@@ -90,7 +90,7 @@ async def oldest_sent_ms(tx: Transaction, queue: Queue) -> int | None:
 
 
 async def look_ahead(tx: Transaction, states: list[LockedQueue]) -> None:
-    """Find out anew how the queues stand, since others may have let happen what was due."""
+    """Read the state of the queues again, because another transaction may have settled what was due."""
     ids = [state.id for state in states]
     always = [True] * len(ids)
     everything = {"ids": ids, "wakes_from": [0] * len(ids), "wants_next": always, "wants_oldest": always}
@@ -99,13 +99,13 @@ async def look_ahead(tx: Transaction, states: list[LockedQueue]) -> None:
 
 
 async def give_groups(tx: Transaction, state: LockedQueue) -> None:
-    """The queue is about to have its first message with a group: from now on its operations follow one another."""
+    """Mark the queue as having groups, before its first message with one: from now on its operations run one after another."""
     tx.defer(Q.mark_grouped, {"id": state.id, "version": await tx.raise_epoch()})
     state.has_groups = True
 
 
 async def delete(tx: Transaction, queue: Queue, caller: Caller) -> None:
-    """Remove the queue from sight; its messages are swept afterwards, a chunk at a time."""
+    """Hide the queue; its messages are swept afterwards, chunk by chunk."""
     state = tx.state_of(queue)
     tx.defer(Q.drop_memory, {"queue": queue.id})
     tx.defer(Q.drop_the_rest, {"queue": queue.id})
@@ -116,7 +116,7 @@ async def delete(tx: Transaction, queue: Queue, caller: Caller) -> None:
 
 
 async def begin_purge(tx: Transaction, queue: Queue, rest_ms: int) -> int:
-    """Note the purge and return the key up to which everything is to go."""
+    """Record the purge and return the last order key that it covers."""
     state = tx.state_of(queue)
     if state.purged_at_ms is not None and tx.now_ms - state.purged_at_ms < rest_ms:
         raise PurgeInProgress(queue.key.name)
@@ -137,7 +137,7 @@ async def sweep_deleted(tx: Transaction) -> bool:
     if found is None:
         return False
     queue_id, *key, deleted_at_ms, deleted_by = found
-    # The messages were gone when the queue was, however late they are swept.
+    # The messages were gone with the queue, however late they are swept.
     caller = decode_caller(deleted_by)
     if not await sweep(tx, (queue_id, QueueKey(*key)), SEQ_MAX, deleted_at_ms, caller):
         tx.defer(Q.mark_swept, {"id": queue_id})

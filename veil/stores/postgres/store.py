@@ -1,4 +1,4 @@
-"""The store for many nodes: the contract of `stores/store.py` on one PostgreSQL."""
+"""The store for many nodes: the contract of `stores/store.py` on one PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ T = TypeVar("T")
 
 FORGET_EVERY_MS = 10_000
 CONNECT_TIMEOUT_S = 5.0
-# The pool waits twice as long before each further try to connect. Given up soon and begun anew by whoever asks next, the
-# waiting stays short, however long the database was away.
+# The pool doubles its wait before each try to reconnect. It gives up early, and the next request starts it again, so that the
+# wait stays short however long the database was down.
 RECONNECT_S = 1.5
 
 
 def _on_queue(
     work: Callable[Concatenate[Transaction, Queue, P], Awaitable[T]], *, exclusive: bool = False
 ) -> Callable[Concatenate[PostgresStore, Queue, P], Coroutine[Any, Any, T]]:
-    """The operation of a queue that is this work in one transaction."""
+    """An operation on a queue that does this work in one transaction."""
 
     async def call(self: PostgresStore, queue: Queue, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._run(lambda tx: work(tx, queue, *args, **kwargs), Need([queue], exclusive))
@@ -100,7 +100,7 @@ class PostgresStore:
             name="veil",
         )
         self._records = journal
-        self._keeps_time = clock is None  # else whoever owns the clock says when things happen
+        self._keeps_time = clock is None  # otherwise the owner of the clock calls `settle`
         self._engine = Engine(
             self._pool, clock, bound=SharedBound(outbox_bytes_max), recording=journal, lease_grace=lease_grace
         )
@@ -118,15 +118,15 @@ class PostgresStore:
 
     @property
     def clock(self) -> Clock:
-        """The clock that the queues run on; where none was given, an estimate of the database's."""
+        """The clock of the queues; if none was given, an estimate of the database's."""
         return self._engine.clock
 
     def pool_stats(self) -> Mapping[str, int]:
-        """What psycopg's pool counts: connections, those at rest, who waits for one, tries that failed."""
+        """The statistics of psycopg's pool: connections, idle ones, waiting requests, failed connects."""
         return self._pool.get_stats()
 
     async def probe(self) -> None:
-        """Raise StoreError where no message could be sent now. One at a time, however many ask: it may hang in its commit."""
+        """Raise StoreError if no message could be sent now. All callers share one probe, because its commit may hang."""
         if self._probing is None or self._probing.done():
             self._probing = asyncio.ensure_future(self._nodes.probe())
         await asyncio.shield(self._probing)
@@ -189,7 +189,7 @@ class PostgresStore:
                 await self._exports.size()
 
     async def _each_second(self) -> None:
-        """What a node does for everybody: also for the leases of one that died."""
+        """What a node does for all nodes, including the leases of a dead one."""
         await self._engine.refresh_queues()
         if self._keeps_time:
             await self._look_at_all_queues()
@@ -198,7 +198,7 @@ class PostgresStore:
             self._start_sweeping()
 
     async def _look_at_all_queues(self) -> None:
-        """Find out what is next in every queue, whoever put it there."""
+        """Find the next due time of every queue, including what other nodes stored."""
         engine, now_ms = self._engine, self.clock.now_ms()
         ids = list(engine.queues.by_id)
         if not ids:
@@ -225,7 +225,7 @@ class PostgresStore:
         known = self._engine.queues.by_key.get(key)
         if known is None or not self._engine.is_listening:
             with self._engine.renewals_wait():
-                # It may have been made on another node, or edited there unheard.
+                # It may have been created or edited on another node, and the notification missed.
                 await self._engine.refresh_queues_together()
             known = self._engine.queues.by_key.get(key)
         return None if known is None else known.queue
@@ -251,7 +251,7 @@ class PostgresStore:
             while await self._run(queues.sweep_deleted):
                 pass
         except StoreError:
-            return  # it will be taken up later
+            return  # the next sweep goes on
 
     async def list_queues(
         self, region: str, account: str, *, prefix: str = "", after: str = "", limit: int = 1000
@@ -290,7 +290,7 @@ class PostgresStore:
         caller: Caller = NOBODY,
     ) -> list[StoredMessage]:
         messages: list[StoredMessage] | None = None
-        while messages is None:  # or so much was spent that others were let in
+        while messages is None:  # None: many messages were spent; other operations run first
             receive = ReceiveOperation(
                 queue=queue, caller=caller, count=count, visibility_s=visibility_s, attempt_id=attempt_id
             )
@@ -383,7 +383,7 @@ class PostgresStore:
     async def _with_all_queues(
         self, work: Work[T], source: Queue | QueueKey, others: set[QueueKey], numbers: int
     ) -> T:
-        """Do work that may turn out to be about more queues, each of which must be locked."""
+        """Do work that may turn out to need more queues, each of which must be locked."""
         while True:
             try:
                 return await self._run(work, Need([source, *others], exclusive=True, numbers=numbers))
@@ -393,31 +393,31 @@ class PostgresStore:
     # ---- as one of several servers (stores/sharded.py)
 
     def known_queues(self) -> list[Queue]:
-        """The queues as they were last heard of, also while the database is away."""
+        """The queues as last known, even while the database is down."""
         return self._engine.queues.all()
 
     def known_queue(self, queue_id: int) -> Queue | None:
-        """The queue of that id, as far as was heard."""
+        """The queue with that id, as last known."""
         known = self._engine.queues.by_id.get(queue_id)
         return None if known is None else known.queue
 
     async def number_servers(self, store_ids: Sequence[str]) -> dict[str, int]:
-        """As the first server: a number for each."""
+        """On the first server: assign a number to each server."""
         async with self._pool.connection() as connection:
             return await servers.register(connection, store_ids)
 
     async def take_number(self, home: str, number: int) -> None:
-        """Keep to the number that the first server gave; raises StoreError where this cannot be one of its servers."""
+        """Store the number that the first server assigned; raises StoreError if this cannot be one of its servers."""
         async with self._pool.connection() as connection:
             await servers.take_number(connection, home, number)
 
     async def placements(self) -> dict[QueueKey, int]:
-        """As the first server: where every queue lives."""
+        """On the first server: where every queue lives."""
         rows = await self._engine.ask(Q.placements, {})
         return {QueueKey(region, account, name): server for region, account, name, server in rows}
 
     async def place(self, key: QueueKey, server: int) -> int:
-        """As the first server: note where a new queue lives; where it does already, if it does."""
+        """On the first server: record where a new queue lives, or return where it already does."""
 
         async def placed(tx: Transaction) -> int:
             tx.defer(Q.place, {**key._asdict(), "server": server})
@@ -427,7 +427,7 @@ class PostgresStore:
         return await self._run(placed)
 
     async def unplace(self, key: QueueKey) -> None:
-        """As the first server: forget where a queue lived."""
+        """On the first server: forget where a queue lived."""
         await self._engine.ask(Q.unplace, key._asdict())
 
     async def has_move(self, task_id: str) -> bool:
