@@ -114,3 +114,16 @@ def test_redrive_of_what_matches_needs_no_spark(dead: Veil) -> None:
     assert (counts(dead, "orders"), counts(dead, "orders-dead")) == (2, 12)
     assert dead("dlq", "redrive", "orders-dead", "--error", "KeyError", "--json").object["moved"] == 0
     assert dead("dlq", "redrive", "orders-dead", "--source", "orders", "--json").object["moved"] == 12
+
+
+def test_a_refusal_names_the_queue_that_it_is_about(veil: Veil) -> None:
+    veil("queue", "create", "orders")
+    for words, refused in (
+        (("dlq", "redrive", "orders"), "must be configured as a Dead Letter Queue"),
+        (("msg", "delete", "orders", "nonsense"), "is not a valid receipt handle"),
+    ):
+        ran = veil(*words)
+        assert ran.code == 1
+        assert ran.err.startswith("veil: queue 'orders': ")
+        assert refused in ran.err
+    assert veil("msg", "tail", "nowhere").err.startswith("veil: there is no queue 'nowhere' at ")

@@ -112,7 +112,7 @@ def test_delete_and_extend_by_receipt(orders: Veil) -> None:
 def test_a_forged_receipt_is_refused_in_one_line(orders: Veil) -> None:
     ran = orders("msg", "delete", "orders", "forged")
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err.startswith("veil: ReceiptHandleIsInvalid: ")
+    assert ran.err.startswith("veil: queue 'orders': ReceiptHandleIsInvalid: ")
     assert ran.err.count("\n") == 1
 
 

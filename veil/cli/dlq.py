@@ -145,7 +145,7 @@ def redrive(
     else:
         if to is not None:
             parameters["DestinationArn"] = client.arn(to)
-        client.call("StartMessageMoveTask", {"SourceArn": arn, **parameters})
+        client.call("StartMessageMoveTask", {"SourceArn": arn, **parameters}, queue=dlq)
     if no_wait:
         if as_json:
             say_json(_as_object(dlq, _tasks(client, arn, 1)[0]))

@@ -101,7 +101,8 @@ def in_words(error: Exception) -> str:
             return f"{endpoint} needs a key: set {variables}"
         return f"{endpoint} does not accept the key {key.key_id}: check {variables} ({error})"
     message = re.sub("|".join(_OUR_WORDS), lambda found: _OUR_WORDS[found[0]], error.message)
-    return f"{error.code}: {message}" if error.code else message
+    about = "" if error.queue is None else f"queue {error.queue!r}: "
+    return about + (f"{error.code}: {message}" if error.code else message)
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -429,6 +429,7 @@ def tail(
 
     Consumers are not affected. A message that is sent and deleted between two polls is not shown.
     """
+    client.queue_url(queue)  # a queue that is not there is told before anything is said to be followed
     talk(f"following {queue}; stop with Ctrl-C")
     messages = follow(client, queue, lambda: time.sleep(interval), from_start=from_start)
     for message in islice(messages, count):
