@@ -87,6 +87,8 @@ class RedriveAllow(NamedTuple):
         return self.permission == "allowAll" or (self.permission == "byQueue" and source in self.sources)
 
 
+FIFO_ONLY: Final = ("fifo", "content_deduplication", "deduplication_scope", "throughput_limit")
+
 # What a veil.toml calls the settings of a queue, as `veil serve` reads it and the console writes it; lengths end in _s.
 TOML_NAMES: Final = {
     "visibility_timeout": "visibility_s",

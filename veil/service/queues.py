@@ -14,6 +14,7 @@ from veil.core.policy import add_permission as policy_with_permission
 from veil.core.policy import parse_policy
 from veil.core.policy import remove_permission as policy_without_permission
 from veil.core.queue import (
+    FIFO_ONLY,
     Queue,
     QueueKey,
     QueueSettings,
@@ -31,7 +32,6 @@ _log = logging.getLogger(__name__)
 # ---- settings
 
 _NAMES: Final = frozenset(field.name for field in fields(QueueSettings)) - {"paused"}
-_FIFO_ONLY: Final = ("fifo", "content_deduplication", "deduplication_scope", "throughput_limit")
 _REMOVED_BY_EMPTY_TEXT: Final = ("policy", "kms_key")
 
 
@@ -79,7 +79,7 @@ def _applied(present: QueueSettings, given: Mapping[str, Any]) -> QueueSettings:
     for setting in given:
         if setting not in _NAMES:
             raise errors.SettingUnknown(setting)
-        if setting in _FIFO_ONLY and not present.fifo:
+        if setting in FIFO_ONLY and not present.fifo:
             raise errors.SettingNotForQueueType(setting)
     values = dict(given)
     for setting in _REMOVED_BY_EMPTY_TEXT:

@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn, get_args
 from veil.core.errors import ArnRefused, SettingRefused, SettingUnknown
 from veil.core.limits import DELAY_MAX_S, RECEIVES_MAX_MAX, WAIT_MAX_S
 from veil.core.queue import (
+    FIFO_ONLY,
     Queue,
     QueueCounts,
     QueueKey,
@@ -162,7 +163,6 @@ _ATTRIBUTES: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
 }
 ATTRIBUTE_OF_SETTING: Final[Mapping[str, str]] = {setting: name for name, (setting, _) in _ATTRIBUTES.items()}
 _HIGHEST: Final[Mapping[str, int]] = {"delay_s": DELAY_MAX_S, "wait_s": WAIT_MAX_S}
-_FIFO_ONLY: Final = ("FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit")
 
 
 def parse_attributes(attributes: Mapping[str, str]) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def print_settings(settings: QueueSettings) -> dict[str, str]:
     """Every attribute that the settings give a value; what is not set is absent, as are FIFO's on a standard queue."""
     printed: dict[str, str] = {}
     for name, (setting, _) in _ATTRIBUTES.items():
-        if name in _FIFO_ONLY and not settings.fifo:
+        if setting in FIFO_ONLY and not settings.fifo:
             continue
         value = getattr(settings, setting)
         if value is None or (setting == "kms_reuse_s" and value == 300):

@@ -187,26 +187,19 @@ async def _send_batch(call: SmqCall, queue: Queue, messages: Sequence[Element]) 
     )
     results = [(outcome, next(answers) if isinstance(outcome, Draft) else outcome) for outcome in outcomes]
     refused = [sent for _, sent in results if isinstance(sent, VeilError)]
-    if not refused:
-        entries = [
-            _printed_sent(sent, draft)
-            for draft, sent in results
-            if isinstance(sent, Sent) and isinstance(draft, Draft)
-        ]
-        return answer(201, document("Messages", _each("Message", entries)))
-    # Of a batch that failed in part SDKs read these elements and stumble over any other.
     entries = []
     for draft, sent in results:
         if isinstance(sent, VeilError):
             entries.append(_printed_error(sent))
         elif isinstance(draft, Draft):
-            md5 = element("MessageBodyMD5", draft.body_md5.upper())
-            entries.append(element("MessageId", sent.message_id) + md5)
-    return answer(worded(refused[0]).status, document("Messages", _each("Message", entries)))
+            # Of a batch that failed in part SDKs read id and digest, and stumble over any other element.
+            entries.append(_printed_sent(sent, draft, with_group=not refused))
+    status = worded(refused[0]).status if refused else 201
+    return answer(status, document("Messages", _each("Message", entries)))
 
 
-def _printed_sent(sent: Sent, draft: Draft) -> str:
-    group = "" if draft.group is None else element("MessageGroupId", draft.group)
+def _printed_sent(sent: Sent, draft: Draft, *, with_group: bool = True) -> str:
+    group = element("MessageGroupId", draft.group) if with_group and draft.group is not None else ""
     return f"<MessageId>{sent.message_id}</MessageId><MessageBodyMD5>{draft.body_md5.upper()}</MessageBodyMD5>{group}"
 
 
