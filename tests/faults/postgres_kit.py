@@ -43,9 +43,7 @@ WHERE q.deleted_at_ms IS NULL"""
 class Stage:
     """The nodes, the load over them, and what was seen."""
 
-    def __init__(
-        self, outcome: Outcome, nodes: list[ServerProcess], load: Load, away_s_max: float = AWAY_S_MAX
-    ) -> None:
+    def __init__(self, outcome: Outcome, nodes: list[ServerProcess], load: Load, away_s_max: float) -> None:
         self.outcome, self.nodes, self.load, self._away_s_max = outcome, nodes, load, away_s_max
         self.away_s: list[float] = []
         self.still_s = 0.0  # how long the rig itself stood still, and the nodes with it
@@ -93,7 +91,7 @@ def run_on_postgres(
     nodes: int,
     consumers: int = 8,
     network: Network | None = None,
-    away_s_max: float = AWAY_S_MAX,
+    away_s_max: float | None = None,
 ) -> None:
     """Run the work under load on so many nodes of one database, drain, and judge what the clients saw.
 
@@ -108,7 +106,7 @@ def run_on_postgres(
         history = History(place / "history.jsonl")
         ports = [server.port for server in servers]
         load = Load(ports[0], outcome.seed, history, consumers=consumers, other_ports=tuple(ports[1:]))
-        stage = Stage(outcome, servers, load, away_s_max)
+        stage = Stage(outcome, servers, load, away_s_max or AWAY_S_MAX)
         began_s = time.monotonic()
         try:
             asyncio.run(_run(stage, work))

@@ -151,14 +151,14 @@ async def test_requests_that_come_together_look_for_their_queues_together(
         await store.open()
     one, other = stores
     looks = 0
-    learn = other._engine.learn
+    refresh = other._engine.refresh_queues
 
     async def counted() -> None:
         nonlocal looks
         looks += 1
-        await learn()
+        await refresh()
 
-    monkeypatch.setattr(other._engine, "learn", counted)
+    monkeypatch.setattr(other._engine, "refresh_queues", counted)
     try:
         queue = await make_queue(one)
         under_way = asyncio.create_task(other.find_queue(queue.key))
