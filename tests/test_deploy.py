@@ -31,6 +31,7 @@ from tests.faults.postgres_promotions import STANDBY_SETTINGS, dsn_of, follow
 from tests.faults.server_process import ServerProcess
 from tests.ports import free_port
 from tests.postgres_server import PostgresServer, why_no_server
+from tests.tls_kit import Authority
 from veil.server.settings import load_settings
 from veil.testing.process import VeilServer
 
@@ -195,6 +196,18 @@ def test_the_image_runs_as_nobody_says_whether_it_is_ready_and_asks_for_keys(tmp
     served = subprocess.run([veil, "serve"], env=environment, cwd=tmp_path, text=True, capture_output=True)
     assert served.returncode == 2
     assert "keys" in served.stderr
+
+
+def test_the_health_check_of_the_image_follows_the_port_and_tls(tmp_path: Path) -> None:
+    text = (ROOT / "Containerfile").read_text()
+    check: list[str] = json.loads(text.partition("HEALTHCHECK")[2].partition("CMD ")[2].partition("\n")[0])
+    pair = Authority(tmp_path).issue()
+    for flags, variables in (((), {}), (pair.flags, {"VEIL_TLS_CERT": str(pair.cert)})):
+        with VeilServer(*flags) as server:
+            environment = variables | {"VEIL_PORT": str(server.port)}
+            run(sys.executable, *check[1:], env=environment)
+    with pytest.raises(AssertionError):  # it has stopped
+        run(sys.executable, *check[1:], env=environment)
 
 
 def test_the_systemd_unit_is_one_and_leaves_the_server_little_room(tmp_path: Path) -> None:
