@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -241,3 +242,26 @@ def test_a_part_that_found_the_end_of_the_queue_is_the_same_when_it_is_read_agai
         assert given() == Counter(ids)
         stream.acknowledge(end)
     assert left(server, queue) == (5_000, 0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_task_leaves_what_it_imported_out_of_garbage_collection(
+    spark: SparkSession, server: VeilServer, place: Place, way: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Spark collects after every task of a worker, which takes longer than a small task does where every module is looked at."""
+    queue = f"frozen-{way}"
+    ids = fill(server, queue, ["m"] * 3)
+    given = {"queue": queue, "endpoint": server.endpoint_url, "region": server.region, "protocol": way}
+    schema = spark.createDataFrame([], schema_of(None)).schema
+    reader = QueueStreamReader(
+        SourceOptions.read(given | {"segments": str(place.segments), "partitions": "1"}), schema
+    )
+    monkeypatch.setattr("veil.pipeline.spark._frozen", False)
+    try:
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        [part], before = reader.partitions(start, end), gc.get_freeze_count()
+        assert sum(batch.num_rows for batch in reader.read(part)) == len(ids)
+        assert gc.get_freeze_count() > before
+    finally:
+        reader.stop()
