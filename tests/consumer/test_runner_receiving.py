@@ -393,7 +393,7 @@ async def test_what_waits_for_its_delete_is_held_and_is_not_deleted_once_it_is_l
         bulk_max = BATCH_MAX
 
         async def delete(
-            self, url: str, receipts: list[str], *, said: tuple[()] = ()
+            self, url: str, receipts: list[str], *, reported: tuple[()] = ()
         ) -> list[ApiError | None]:
             return await calls.send(receipts)
 
