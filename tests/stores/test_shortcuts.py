@@ -67,7 +67,7 @@ def an_embedded_queue(tmp_path: Path, held: list[LeaseState], journal: bool):
     seqs = [sent.seq for sent in send(db, state.queue, [a_message("x") for _ in held], None, NOBODY)]
     state.counts[:] = [0, 0, 0]
     for seq, lease in zip(seqs, held, strict=True):
-        db.execute(Q.write_lease, (*lease, lease.due_at_ms, seq))
+        db.execute_for(Q.write_leases, (*lease, NEVER), (seq,))
         state.counts[lease.state] += 1
         if lease.due_at_ms is not None:
             db.hidden_until(state, lease.due_at_ms)
@@ -105,7 +105,7 @@ def claimed(seqs: list[int], held: list[LeaseState], claims: list[tuple[int, int
 @given(held=some_leases, claims=some_claims, journal=st.booleans())
 @each_example
 def test_sqlite_deletes_at_once_only_what_the_rules_delete(tmp_path: Path, held, claims, journal):
-    """`take_held` and `take_held_many` of the embedded store, against `decide_deletion` for each receipt in turn."""
+    """`may_delete` of the embedded store, against `decide_deletion` for each receipt in turn."""
     from veil.stores.sqlite.leases import delete, held_messages
 
     db, state, seqs = an_embedded_queue(tmp_path, held, journal)
@@ -153,7 +153,7 @@ def test_sqlite_deletes_at_once_only_what_the_rules_delete(tmp_path: Path, held,
 def test_sqlite_extends_at_once_only_what_the_rules_extend(
     tmp_path: Path, held, claims, lengths_s, reported, retention_s, journal
 ):
-    """`extend_held` and `extend_held_many` of the embedded store, against `decide_extensions`."""
+    """`may_extend` of the embedded store, against `decide_extensions`."""
     from veil.stores.sqlite.leases import extend, held_messages
 
     db, state, seqs = an_embedded_queue(tmp_path, held, journal)

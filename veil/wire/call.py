@@ -192,7 +192,7 @@ class Call(msgspec.Struct):
     def announce_grace(self, queue: Queue) -> None:
         """Say with the answer how long after the server's own trouble a lease of the queue stays open."""
         if self.service.rules.lease_grace:
-            self.headers = ((GRACE_HEADER, f"{grace_ms(queue.settings.visibility_s) / 1000:g}"),)
+            self.headers = _grace_of(queue.settings.visibility_s)
 
     def announce_wait(self, began_ms: int, message: StoredMessage) -> None:
         """Say with the answer for how long the receive waited: a client that must count windows from before its request need not
@@ -282,6 +282,11 @@ class Call(msgspec.Struct):
 
 # Queues keep the text, which was checked when it was set; reading it takes longer than a whole request.
 _read_policy = lru_cache(maxsize=1_024)(parse_policy)
+
+
+@lru_cache(maxsize=1_024)
+def _grace_of(visibility_s: int) -> tuple[tuple[str, str], ...]:
+    return ((GRACE_HEADER, f"{grace_ms(visibility_s) / 1000:g}"),)
 
 
 @lru_cache(maxsize=4_096)  # the same few callers come all day

@@ -22,7 +22,7 @@ from veil.core.limits import SECOND_MS
 from veil.core.message import Caller
 from veil.core.sequence import wake_at_ms
 from veil.stores.sql import encode_attributes
-from veil.stores.sqlite.database import CachedQueue, Database, Q, seq_list
+from veil.stores.sqlite.database import CachedQueue, Database, Q
 
 _VISIBLE = int(State.VISIBLE)
 
@@ -45,7 +45,7 @@ def apply_leases(
         for change, (before, lease) in zip(changes, became, strict=True):
             message = change.message
             wake_ms = wake_at_ms(message.seq, lease.due_at_ms, retention_s)
-            db.execute(Q.write_lease, (*lease, wake_ms, message.seq))
+            db.execute_for(Q.write_leases, (*lease, retention_s * SECOND_MS), (message.seq,))
             db.shift(state, before, lease.state, message.seq, wake_ms, message.group)
     if db.journal is not None:
         db.journal.record(now_ms, state.queue.key, changes, caller)
@@ -59,6 +59,7 @@ def apply(
     caller: Caller = NOBODY,
 ) -> None:
     """Whatever happened to messages of the queue, in order."""
+    retention_s = state.queue.settings.retention_s
     told: list[AnyEffect] = []
     removed: list[int] = []
     for effect in effects:
@@ -72,8 +73,8 @@ def apply(
         match effect:
             case LeaseChange():
                 message, lease = effect.message, effect.lease
-                wake_ms = wake_at_ms(message.seq, lease.due_at_ms, state.queue.settings.retention_s)
-                db.execute(Q.write_lease, (*lease, wake_ms, message.seq))
+                wake_ms = wake_at_ms(message.seq, lease.due_at_ms, retention_s)
+                db.execute_for(Q.write_leases, (*lease, retention_s * SECOND_MS), (message.seq,))
                 db.shift(state, message.state, lease.state, message.seq, wake_ms, message.group)
             case Removal():
                 message = effect.message
@@ -84,7 +85,7 @@ def apply(
             case Redriven():
                 _redrive(db, state, effect)
     if removed:
-        db.execute(Q.delete_messages, (seq_list(removed),))
+        db.execute_for(Q.delete_messages, (), removed)
     if told and db.journal is not None:
         db.journal.record(now_ms, state.queue.key, told, caller)
         if all(isinstance(effect, DeleteRefused | ExtensionRefused | HolderSign) for effect in told):

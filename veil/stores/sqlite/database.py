@@ -38,7 +38,6 @@ _VISIBLE, _DELAYED, _IN_FLIGHT = int(State.VISIBLE), int(State.DELAYED), int(Sta
 
 _RepeatableSend = tuple[int, bytes, list[Sent]]  # queue id, retry key, answer
 _encode = msgspec.msgpack.Encoder().encode
-_encode_json = msgspec.json.Encoder().encode
 _decode_sends = msgspec.msgpack.Decoder(list[_RepeatableSend]).decode
 
 Announcements = list[tuple[str, int, int]]  # event, queue id, how often
@@ -46,17 +45,12 @@ AVAILABLE: Final = "available"
 
 
 # So many order keys are parameters of a statement; a few widths, so that each statement is prepared once.
-_WIDTHS: Final = (10, 30, 100, 300, 1_000)
+_WIDTHS: Final = (1, 10, 30, 100, 300, 1_000)
 
 
 @lru_cache(maxsize=64)
 def _widened(query: str, width: int) -> str:
     return query.replace(":seqs", ", ".join("?" * width))
-
-
-def seq_list(seqs: Sequence[int]) -> str:
-    """Order keys as a statement takes many of them: a JSON list."""
-    return _encode_json(seqs).decode()
 
 
 class DatabaseOwner(Protocol):
@@ -200,14 +194,21 @@ class Database:
         state = self.by_key.get(key)
         return None if state is None else state.queue
 
-    def execute_for(self, query: str, given: tuple[Any, ...], seqs: list[int]) -> None:
-        """Execute a change of many messages: with what it is given, and with their order keys, `:seqs` at its end, as parameters.
-        Of a JSON list, a subquery, SQLite would first collect the rows and then change them: a fifth more for ten."""
-        for at in range(0, len(seqs), _WIDTHS[-1]):
+    def execute_for(self, query: str, given: tuple[Any, ...], seqs: Sequence[int]) -> list[Any]:
+        """Execute a statement about messages: with what it is given, and with their order keys, `:seqs` at its end, as
+        parameters. Of a JSON list, a subquery, SQLite would first collect the rows and then change them: a fifth more for ten."""
+        count = len(seqs)
+        if count == 1 or count == 10:  # nearly always, and as wide as a statement
+            found: list[Any] = self.execute(_widened(query, count), (*given, *seqs)).fetchall()
+            return found
+        found = []
+        for at in range(0, count, _WIDTHS[-1]):
             some = seqs[at : at + _WIDTHS[-1]]
             width = next(width for width in _WIDTHS if len(some) <= width)
             # Filled up with one of them: to be named twice does no harm.
-            self.execute(_widened(query, width), (*given, *some, *some[:1] * (width - len(some))))
+            filling = [some[0]] * (width - len(some))
+            found += self.execute(_widened(query, width), (*given, *some, *filling)).fetchall()
+        return found
 
     # ---- what operations change of it
 

@@ -21,7 +21,7 @@ from veil.core.queue import Queue, QueueKey
 from veil.core.receipt import Receipt
 from veil.core.sequence import expired_below
 from veil.stores.sqlite.apply import apply, apply_leases
-from veil.stores.sqlite.database import NEVER, CachedQueue, Database, Q, seq_list
+from veil.stores.sqlite.database import NEVER, CachedQueue, Database, Q
 
 TROUBLE = "trouble"  # the name under which the latest is kept
 encode_trouble = msgspec.msgpack.Encoder().encode
@@ -37,10 +37,7 @@ def held_messages(db: Database, state: CachedQueue, seqs: Sequence[int], now_ms:
     """What the rules need to know about those of the messages that the queue still has."""
     # What is past its retention is gone, though perhaps not yet swept.
     alive_from = expired_below(now_ms, state.queue.settings.retention_s)
-    if len(seqs) == 1:
-        rows = db.execute(Q.held, (seqs[0], state.queue.id)).fetchall()
-    else:
-        rows = db.execute(Q.held_many, (state.queue.id, seq_list(seqs))).fetchall()
+    rows = db.execute_for(Q.held, (state.queue.id,), seqs)
     lease_time = db.lease_time
     return {
         row[0]: decide.excused(HeldMessage._make(row), now_ms, lease_time)
@@ -83,38 +80,38 @@ def delete_held(
     caller: Caller,
     reported: Mapping[int, ReportedOutcome] = NOTHING_REPORTED,
 ) -> Sequence[int]:
-    """The shortcut `take_held` of queries.sql; the places of those receipts that are to be decided: they do not hold their
+    """The shortcut `may_delete` of queries.sql; the places of those receipts that are to be decided: they do not hold their
     messages, or the queue has groups."""
     if state.has_groups:
         return range(len(receipts))
     queue = state.queue
     # What is past its retention is gone, though perhaps not yet swept.
     open_now = (queue.id, now_ms, expired_below(now_ms, queue.settings.retention_s))
-    taken, places = _at_once(db, Q.take_held, Q.take_held_many, receipts, open_now)
+    taken, places = _held_open(db, Q.may_delete, receipts, open_now)
     if taken:
+        db.execute_for(Q.delete_messages, (), [facts[0] for facts in taken])
         db.shift(state, _IN_FLIGHT, None, 0, None, None, len(taken))
         if db.journal is not None:
             db.journal.record_facts(Kind.DELETED, now_ms, queue.key, taken, caller, reported)
     return places
 
 
-def _at_once(
-    db: Database, one: str, many: str, receipts: Sequence[Receipt], given: tuple[int, ...]
+def _held_open(
+    db: Database, query: str, receipts: Sequence[Receipt], given: tuple[int, ...]
 ) -> tuple[list[LeaseFacts], Sequence[int]]:
-    """One of the shortcuts of queries.sql: what it tells of those messages whose open leases the receipts hold, and the places
-    of the other receipts, of which nothing was done."""
+    """By one of the shortcuts of queries.sql: the facts of those messages whose open leases the receipts hold, and the places
+    of the other receipts."""
     seqs = [receipt.seq for receipt in receipts]
     holders = [receipt.holder for receipt in receipts]
     # Of two receipts of one message, each finds what the one before it left: they are decided in their order.
-    if len(set(seqs)) < len(seqs):
+    if not seqs or len(set(seqs)) < len(seqs):
         return [], range(len(seqs))
-    found: list[LeaseFacts]
-    # Rows are read to the end: until then a statement does not count as a change.
-    if len(seqs) > 1 and holders.count(holders[0]) == len(holders):
-        found = db.execute(many, (seq_list(seqs), holders[0], *given)).fetchall()
+    found: list[LeaseFacts] = []
+    if holders.count(holders[0]) == len(holders):  # as all of a first delivery have
+        found = db.execute_for(query, (holders[0], *given), seqs)
     else:
-        rows = [db.execute(one, (seq, holder, *given)).get for seq, holder in zip(seqs, holders, strict=True)]
-        found = [row for row in rows if row is not None]
+        for seq, holder in zip(seqs, holders, strict=True):
+            found += db.execute_for(query, (holder, *given), (seq,))
     if len(found) == len(seqs):
         return found, ()
     known = {facts[0] for facts in found}
@@ -137,12 +134,14 @@ def extend(
         ]
         if are_over or not reported:
             deadline_ms = now_ms + length_s * SECOND_MS
-            retention = (expired_below(now_ms, settings.retention_s), settings.retention_s * SECOND_MS)
+            open_now = (queue.id, now_ms, expired_below(now_ms, settings.retention_s))
             # An earlier deadline than before ends an attempt too, unless that is over anyway.
             bounds = (begun_after_ms(deadline_ms), NEVER if are_over else deadline_ms)
-            given = (queue.id, now_ms, *retention, deadline_ms, *bounds)
             receipts = [each.receipt for each in extensions]
-            changed, places = _at_once(db, Q.extend_held, Q.extend_held_many, receipts, given)
+            changed, places = _held_open(db, Q.may_extend, receipts, (*open_now, deadline_ms, *bounds))
+            if changed:
+                seqs = [facts[0] for facts in changed]
+                db.execute_for(Q.move_deadlines, (deadline_ms, settings.retention_s * SECOND_MS), seqs)
             if changed and are_over:
                 db.hidden_until(state, deadline_ms)
             if changed and db.journal is not None:
@@ -294,7 +293,7 @@ def sweep(db: Database, purge: Purge, state: CachedQueue | None) -> bool:
     if state is not None:
         apply(db, state, purged, purge.at_ms, purge.caller)
     elif purged:
-        db.execute(Q.delete_messages, (seq_list([each.message.seq for each in purged]),))
+        db.execute_for(Q.delete_messages, (), [each.message.seq for each in purged])
         if db.journal is not None:
             db.journal.record(purge.at_ms, purge.key, purged, purge.caller)
     return bool(rows)

@@ -197,7 +197,7 @@ def take(
             message.set_lease(effect.lease)
         if queue.settings.fifo:
             db.serve_groups(state, list(dict.fromkeys(m.group for m in messages if m.group)), now_ms)
-    return None if budget.is_cut and not messages else messages
+    return messages if messages or not budget.is_cut else None
 
 
 def _repeat(
