@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PIECE: Final = 1_000  # messages a call
-# Calls of a part at once: with fewer, the server waits for readers. In the offset, since how far a part asks beyond an end of the
-# queue decides what it consists of.
-_AHEAD: Final = 3
 _PIECES_BITS: Final = 20
 _PART_ROWS_MIN: Final = 100  # a few messages are not worth a task each
 _LOOK_EVERY_S: Final = 1.0  # Spark asks every 10 ms while nothing is there
@@ -47,34 +43,31 @@ class HeldPart(SourcePartition):
     rows: int
     window_s: int
     received_ms: int
-    ahead: int
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        client, sizes = shared(QueueClient, self.address), deque(self._sizes())
-        asked: deque[tuple[int, Future[HoldAnswer]]] = deque()
-        names = count(self.part << _PIECES_BITS)
-
-        def ask() -> None:
-            while sizes and len(asked) < self.ahead:
-                size = sizes.popleft()
-                coming = client.receive_hold(self.stream, self.batch, next(names), size, self.window_s)
-                asked.append((size, coming))
-
-        ask()
-        while asked:
-            size, coming = asked.popleft()
+        left = self.rows
+        asked, coming = self._asked(left, 0)
+        for piece in count(1):
             content = coming.result()
             messages = content.columns
             # Counted with what was lost since: a part that is read again must stop where it stopped the first time.
-            if len(messages.message_id) + content.lost < size:
-                sizes.clear()  # the queue had no more
-            ask()  # the server works on these while Spark takes the rows
+            got = len(messages.message_id) + content.lost
+            left -= got
+            more = got == asked and left > 0
+            if more:
+                # The server works on the next thousand while Spark takes these.
+                asked, coming = self._asked(left, piece)
             if messages.message_id:
                 yield to_batch(messages, self.queue, schema, self.received_ms)
+            if not more:
+                return
 
-    def _sizes(self) -> Iterator[int]:
-        for left in range(self.rows, 0, -PIECE):
-            yield min(PIECE, left)
+    def _asked(self, left: int, piece: int) -> tuple[int, Future[HoldAnswer]]:
+        asked = min(PIECE, left)
+        name = self.part << _PIECES_BITS | piece
+        return asked, shared(QueueClient, self.address).receive_hold(
+            self.stream, self.batch, name, asked, self.window_s
+        )
 
 
 class HeldStream(Stream):
@@ -116,24 +109,15 @@ class HeldStream(Stream):
         parts = min(self._options.partitions, -(-rows // _PART_ROWS_MIN))
         # The instant goes into Spark's log: whoever reads the batch, and however often, sees it received at the same time.
         at_ms = int(time.time() * 1000)
-        return {
-            "epoch": self._epoch,
-            "n": number,
-            "by": VEIL,
-            "rows": rows,
-            "parts": parts,
-            "at_ms": at_ms,
-            "ahead": _AHEAD,
-        }
+        return {"epoch": self._epoch, "n": number, "by": VEIL, "rows": rows, "parts": parts, "at_ms": at_ms}
 
     def parts(self, start: Offset, end: Offset) -> Sequence[SourcePartition]:
         rows, parts = end["rows"], end["parts"]
         address = self._client.resolved
         shares = [rows // parts + (at < rows % parts) for at in range(parts)]
         at_ms = end.get("at_ms") or int(time.time() * 1000)  # checkpoints of old do not say it
-        ahead = end.get("ahead", 1)
         return [
-            HeldPart(address, self._queue, self._epoch, end["n"], at, share, self._window_s, at_ms, ahead)
+            HeldPart(address, self._queue, self._epoch, end["n"], at, share, self._window_s, at_ms)
             for at, share in enumerate(shares)
         ]
 

@@ -26,8 +26,8 @@ LONGEST_POLL_S: Final = 1
 
 class Offset(TypedDict, total=False):
     """How far a query is. `epoch` names the checkpoint; `n` counts its batches; `by` is the way, sqs or veil. Of the batch
-    that ends here, `segment` names what holds its rows (sqs); `rows` and `parts` say how it was cut, `at_ms` when,
-    and `ahead` how many calls a part has under way (veil)."""
+    that ends here, `segment` names what holds its rows (sqs); `rows` and `parts` say how it was cut, and `at_ms` when
+    (veil)."""
 
     epoch: str
     n: int
@@ -36,7 +36,6 @@ class Offset(TypedDict, total=False):
     rows: int
     parts: int
     at_ms: int
-    ahead: int
 
 
 class CheckpointTaken(RuntimeError):
