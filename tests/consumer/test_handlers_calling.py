@@ -131,19 +131,6 @@ async def test_a_handler_that_ends_the_process_stops_the_consumer(kind: type[Bas
         assert "enough" in outcome.reason
 
 
-async def test_a_generator_exit_of_the_handlers_own_is_a_failure_like_any_other() -> None:
-    """It also ends coroutines that are thrown away; taken for that, the message would be held for hours and never settled."""
-
-    def sync(body: str) -> None:
-        raise GeneratorExit
-
-    async def not_sync(body: str) -> None:
-        raise GeneratorExit
-
-    for function in (sync, not_sync):
-        assert await a_handler(function, on_failure=Discard()).call(a_message()) == Discard()
-
-
 # ---- poison
 
 

@@ -75,6 +75,26 @@ async def test_whatever_the_policy_a_failure_is_said_with_its_error(policy: Outc
     assert lines[-1] == '    raise LookupError("no stock")'  # type and text stand beside it
 
 
+@pytest.mark.parametrize("is_sync", [True, False])
+async def test_a_generator_exit_of_the_handlers_own_lets_go_of_the_message(is_sync: bool):
+    """It also ends coroutines that are thrown away; taken for that, the lease would be renewed for hours and never end."""
+    app, calls = Consumer("orders"), []
+
+    def sync(body: str) -> None:
+        calls.append(body)
+        raise GeneratorExit
+
+    async def not_sync(body: str) -> None:
+        sync(body)
+
+    app.handler(sync if is_sync else not_sync)
+    async with ConsumerHarness(app) as harness:
+        await harness.send()
+        await harness.settle()
+        await harness.advance(31)
+        assert len(calls) == 2
+
+
 async def test_a_consumer_may_keep_the_texts_of_its_errors_to_itself():
     app = Consumer("orders", error_texts=False)
 

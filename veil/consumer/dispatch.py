@@ -322,7 +322,9 @@ class Dispatch:
                         raise
                     task.uncancel()  # the stop ends the handler, not what has to become of its message
                     outcomes = [Interrupted()] * len(messages)
-                except Exception:
+                except (Exception, GeneratorExit) as error:
+                    if isinstance(error, GeneratorExit) and not _is_current(task):
+                        raise  # not the handler's own: what is left of this task is thrown away
                     _log.exception("handling failed in an unforeseen way", extra={"facts": messages[0].facts})
                     outcomes = [LetExpire()] * len(messages)
                 finally:
@@ -359,3 +361,10 @@ class Dispatch:
         self._on_free_slot()  # nothing is received while too many deletes wait
         if not self._settling and self._all_settled is not None and not self._all_settled.done():
             self._all_settled.set_result(None)
+
+
+def _is_current(task: asyncio.Task[None]) -> bool:
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:  # no event loop runs any more
+        return False

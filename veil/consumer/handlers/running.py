@@ -119,14 +119,13 @@ _WAIT_TOLD_SHARE: Final = 0.01
 
 def is_from_outside(error: BaseException) -> bool:
     """Whether this is somebody ending the task, not the handler failing."""
-    if not isinstance(error, asyncio.CancelledError | GeneratorExit):
-        return False
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # no event loop runs here: what is left of a task is thrown away
+    if isinstance(error, GeneratorExit):
         return True
-    # A handler may raise the same without anybody meaning this task: it awaits something that was cancelled elsewhere.
-    return task is None or (task.cancelling() > 0 and isinstance(error, asyncio.CancelledError))
+    if not isinstance(error, asyncio.CancelledError):
+        return False
+    # A handler that awaits something cancelled elsewhere raises the same class without anybody meaning this task.
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 class Judge:
