@@ -14,7 +14,7 @@ from veil.core.message_rules import Draft, attributes_md5, size_bytes
 from veil.core.queue import Queue
 from veil.core.sequence import sequence_text
 from veil.service.messages import delete, extend_lease, send
-from veil.service.receive import receive
+from veil.service.receive import receipt_text, receive
 from veil.service.service import Service
 from veil.wire import shapes
 from veil.wire.call import BULK_OFFER, Call
@@ -356,13 +356,15 @@ class ReceivedForm:
         self, service: Service, queue: Queue, messages: list[StoredMessage]
     ) -> list[shapes.ReceivedMessage]:
         """The messages as they are answered; many of them are work for a thread."""
-        write, queue_id, fifo = service.store.receipts.write, queue.id, queue.settings.fifo
-        return [self._shown(each, write(queue_id, each.seq, each.delivery), fifo) for each in messages]
+        return [self.message(service, queue, message) for message in messages]
 
-    def _shown(self, message: StoredMessage, receipt: str, fifo: bool) -> shapes.ReceivedMessage:
-        shown = shapes.ReceivedMessage(message.message_id, receipt, message.body_md5, message.body)
+    def message(self, service: Service, queue: Queue, message: StoredMessage) -> shapes.ReceivedMessage:
+        """The message as it is answered."""
+        shown = shapes.ReceivedMessage(
+            message.message_id, receipt_text(service, queue, message), message.body_md5, message.body
+        )
         if self._system:
-            shown.Attributes = system_attributes(message, fifo, self._system) or None
+            shown.Attributes = system_attributes(message, queue.settings.fifo, self._system) or None
         if message.attributes and (self._names or self._prefixes):
             chosen = self._chosen(message.attributes)
             if chosen:
