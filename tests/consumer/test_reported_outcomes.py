@@ -92,6 +92,7 @@ async def test_a_generator_exit_of_the_handlers_own_lets_go_of_the_message(is_sy
         await harness.send()
         await harness.settle()
         await harness.advance(31)
+        await harness.settle()
         assert len(calls) == 2
 
 
