@@ -159,7 +159,7 @@ async def test_a_redrive_policy_that_cannot_work_is_an_invalid_parameter(
         ({"redrivePermission": "byQueue"}, "Must have sourceQueueArns with the redrivePermission byQueue."),
         (
             {"redrivePermission": "denyAll", "sourceQueueArns": [ARN + "q"]},
-            "Must have sourceQueueArns with the redrivePermission byQueue only.",
+            "May have sourceQueueArns only with the redrivePermission byQueue.",
         ),
     ],
 )

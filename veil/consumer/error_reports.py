@@ -1,4 +1,4 @@
-"""What is told of an error: to people in the log, on dead letters, and to the queue with the end of the attempt."""
+"""What is reported of an error: in the log, on dead letters, and to the queue at the end of the attempt."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def _check_attribute_name(name: str) -> None:
             name,
             f"Message (user) attribute name '{name}' is invalid. It can have 1 to {ATTRIBUTE_NAME_MAX} "
             "alphanumeric characters, hyphens, underscores and periods, must not begin with 'AWS.' or "
-            "'Amazon.', must not begin or end with a period, and must not have one behind another.",
+            "'Amazon.', must not begin or end with a period, and must not contain consecutive periods.",
         )
 
 

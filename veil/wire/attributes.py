@@ -65,7 +65,7 @@ def parse_redrive_allow(setting: str, text: str) -> RedriveAllow | None:
     sources = document.get("sourceQueueArns")
     if permission != "byQueue":
         if sources:
-            _refuse(setting, text, "must have sourceQueueArns with the redrivePermission byQueue only")
+            _refuse(setting, text, "may have sourceQueueArns only with the redrivePermission byQueue")
         return RedriveAllow(permission)
     if not isinstance(sources, list) or not sources:
         _refuse(setting, text, "must have sourceQueueArns with the redrivePermission byQueue")
