@@ -193,6 +193,26 @@ async def test_queues_are_listed_by_name_prefix_and_page(store):
     assert await store.list_queues(REGION, "another") == []
 
 
+async def test_a_list_has_what_was_created_and_deleted_since_the_last_one(store):
+    for name in ("m", "c", "x"):
+        await make_queue(store, name)
+    await store.create_queue(QueueKey(REGION, "another", "d"), QueueContent(QueueSettings(), {}), rest_ms=0)
+    assert names(await store.list_queues(REGION, ACCOUNT)) == ["c", "m", "x"]
+
+    gone = await store.find_queue(a_key("m"))
+    await store.delete_queue(gone)
+    await make_queue(store, "d", redrive=redrive_to("x", 3))
+    await store.edit_queue(
+        await store.find_queue(a_key("c")), lambda content: content._replace(tags={"k": "v"})
+    )
+
+    assert names(await store.list_queues(REGION, ACCOUNT)) == ["c", "d", "x"]
+    assert [queue.tags for queue in await store.list_queues(REGION, ACCOUNT, limit=1)] == [{"k": "v"}]
+    assert names(await store.list_queues(REGION, ACCOUNT, prefix="b", after="c")) == []
+    assert names(await store.list_queues(REGION, "another")) == ["d"]
+    assert names(await store.dead_letter_sources(a_key("x"))) == ["d"]
+
+
 async def test_the_sources_of_dead_letters_are_listed(store):
     await make_queue(store, "dead")
     for name in ("c", "a", "b"):

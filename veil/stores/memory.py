@@ -85,7 +85,6 @@ from veil.stores.store import (
     QueueContent,
     Rotated,
     StoreEvents,
-    listed_queues,
     sources_of,
 )
 
@@ -397,10 +396,16 @@ class MemoryStore:
     async def list_queues(
         self, region: str, account: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> list[Queue]:
-        return listed_queues(await self.all_queues(), region, account, prefix, after, limit)
+        found = [queue for queue in self._of_account(region, account) if queue.name.startswith(prefix)]
+        return [queue for queue in found if queue.name > after][:limit]
 
     async def dead_letter_sources(self, key: QueueKey, *, after: str = "", limit: int = 1000) -> list[Queue]:
-        return sources_of(await self.all_queues(), key, after, limit)
+        found = [queue for queue in self._of_account(key.region, key.account) if queue.name > after]
+        return sources_of(found, key, limit)
+
+    def _of_account(self, region: str, account: str) -> list[Queue]:
+        queues = sorted((contents.queue for contents in self._queues.values()), key=lambda queue: queue.key)
+        return [queue for queue in queues if queue.key[:2] == (region, account)]
 
     async def all_queues(self) -> list[Queue]:
         return [contents.queue for _, contents in sorted(self._queues.items())]

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from veil.core.clock import Clock, Trouble
@@ -40,8 +41,8 @@ from veil.stores.store import (
     OutboxRow,
     OutboxSize,
     QueueContent,
+    QueuesByKey,
     StoreEvents,
-    listed_queues,
     sources_of,
 )
 
@@ -303,7 +304,7 @@ class ShardedStore:
         queue = await server.create_queue(key, content, rest_ms=0 if before is not None else rest_ms)
         for other in self._by_number.values():
             # Queues may name their dead letters before these exist.
-            if other is not server and sources_of(other.known_queues(), key, "", 1):
+            if other is not server and sources_of(other.known_queues(), key, 1):
                 await self._stand_in(other, key)
         return queue
 
@@ -343,10 +344,12 @@ class ShardedStore:
     async def list_queues(
         self, region: str, account: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> list[Queue]:
-        return listed_queues(await self._everywhere(), region, account, prefix, after, limit)
+        found = QueuesByKey((queue.key, queue) for queue in await self._everywhere())
+        return [*islice(found.of_account(region, account, prefix=prefix, after=after), limit)]
 
     async def dead_letter_sources(self, key: QueueKey, *, after: str = "", limit: int = 1000) -> list[Queue]:
-        return sources_of(await self._everywhere(), key, after, limit)
+        found = QueuesByKey((queue.key, queue) for queue in await self._everywhere())
+        return sources_of(found.of_account(key.region, key.account, after=after), key, limit)
 
     async def all_queues(self) -> list[Queue]:
         return await self._everywhere()

@@ -61,8 +61,10 @@ What every store must keep, besides the rules in `core.lease`:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from bisect import bisect_left, insort
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple, Protocol, TypeVar
 
 from veil.core.attempt import NOTHING_REPORTED, ReportedOutcome
 from veil.core.clock import Trouble
@@ -80,6 +82,8 @@ from veil.core.message import NewContent as NewContent
 from veil.core.queue import Chosen as Chosen
 from veil.core.queue import MoveTask, Queue, QueueCounts, QueueKey, QueueSettings, ScanStep
 from veil.core.receipt import Receipt, ReceiptBook
+
+T = TypeVar("T")
 
 
 class QueueContent(NamedTuple):
@@ -173,7 +177,7 @@ class Store(Protocol):
         """Queues by rising name, those after a name, at most so many."""
 
     async def dead_letter_sources(self, key: QueueKey, *, after: str = "", limit: int = 1000) -> list[Queue]:
-        """The queues whose redrive policy names that key, by rising name."""
+        """The queues of its account whose redrive policy names that key, by rising name."""
 
     async def all_queues(self) -> list[Queue]:
         """Every queue of every account and region."""
@@ -350,24 +354,42 @@ class Store(Protocol):
 # ---- lists of queues that a store has in memory
 
 
-def listed_queues(
-    queues: Iterable[Queue], region: str, account: str, prefix: str, after: str, limit: int
-) -> list[Queue]:
-    """Queues of one account and region whose names begin so, those after a name."""
-    of_account = (queue for queue in queues if queue.key.account == account and queue.key.region == region)
-    return _page((queue for queue in of_account if queue.key.name.startswith(prefix)), after, limit)
+class QueuesByKey(dict[QueueKey, T]):
+    """What a store keeps of each queue, by its key. The queues of one account are found without a look at the others."""
+
+    _ordered: list[QueueKey] | None = None  # sorted when it is first asked for, and kept so from then on
+
+    def __setitem__(self, key: QueueKey, value: T) -> None:
+        if self._ordered is not None and key not in self:
+            insort(self._ordered, key)
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: QueueKey) -> None:
+        super().__delitem__(key)
+        if self._ordered is not None:
+            del self._ordered[bisect_left(self._ordered, key)]
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        super().clear()
+        self._ordered = None
+
+    def of_account(self, region: str, account: str, *, prefix: str = "", after: str = "") -> Iterator[T]:
+        """By rising name, those whose names begin so and come after a name."""
+        if self._ordered is None:
+            self._ordered = sorted(self)
+        ordered = self._ordered
+        at = bisect_left(ordered, (region, account, max(prefix, after)))
+        while (
+            at < len(ordered) and ordered[at][:2] == (region, account) and ordered[at].name.startswith(prefix)
+        ):
+            if ordered[at].name != after:
+                yield self[ordered[at]]
+            at += 1
 
 
-def sources_of(queues: Iterable[Queue], target: QueueKey, after: str, limit: int) -> list[Queue]:
-    """The queues whose redrive policy names the target, those after a name."""
+def sources_of(queues: Iterable[Queue], target: QueueKey, limit: int) -> list[Queue]:
+    """The queues whose redrive policy names the target, in the order given."""
     redriving = ((queue, queue.settings.redrive) for queue in queues)
-    sources = (
-        queue for queue, redrive in redriving if redrive is not None and redrive.dead_letters == target
-    )
-    return _page(sources, after, limit)
-
-
-def _page(found: Iterable[Queue], after: str, limit: int) -> list[Queue]:
-    # By id where names are equal: sources may be of several accounts.
-    later = (queue for queue in found if queue.key.name > after)
-    return sorted(later, key=lambda queue: (queue.key.name, queue.id))[:limit]
+    found = (each for each, redrive in redriving if redrive is not None and redrive.dead_letters == target)
+    return list(islice(found, limit))

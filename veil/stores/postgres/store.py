@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from itertools import islice
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from psycopg_pool import AsyncConnectionPool
@@ -40,7 +41,6 @@ from veil.stores.store import (
     OutboxSize,
     QueueContent,
     StoreEvents,
-    listed_queues,
     sources_of,
 )
 
@@ -257,11 +257,13 @@ class PostgresStore:
         self, region: str, account: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> list[Queue]:
         await self._engine.refresh_queues()
-        return listed_queues(self._engine.queues.all(), region, account, prefix, after, limit)
+        found = self._engine.queues.by_key.of_account(region, account, prefix=prefix, after=after)
+        return [known.queue for known in islice(found, limit)]
 
     async def dead_letter_sources(self, key: QueueKey, *, after: str = "", limit: int = 1000) -> list[Queue]:
         await self._engine.refresh_queues()
-        return sources_of(self._engine.queues.all(), key, after, limit)
+        found = self._engine.queues.by_key.of_account(key.region, key.account, after=after)
+        return sources_of((known.queue for known in found), key, limit)
 
     async def all_queues(self) -> list[Queue]:
         await self._engine.refresh_queues()

@@ -23,6 +23,7 @@ from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.core.sequence import expires_at_ms, seq_with_counter
 from veil.stores.postgres.pipeline import Arguments, PipelinedConnection, Q, Statement
 from veil.stores.sql import decode_settings, decode_tags
+from veil.stores.store import QueuesByKey
 
 NEVER: Final = 1 << 62
 # How long a transaction waits for a lock, and how long it may be idle.
@@ -67,7 +68,7 @@ class KnownQueues:
     def __init__(self) -> None:
         self.epoch = -1
         self.by_id: dict[int, KnownQueue] = {}
-        self.by_key: dict[QueueKey, KnownQueue] = {}
+        self.by_key: QueuesByKey[KnownQueue] = QueuesByKey()
 
     def update(self, rows: Iterable[Any]) -> None:
         """Apply the rows of `changed_queues` or `living_queues`."""

@@ -29,7 +29,7 @@ from veil.core.sequence import SequenceSource, expires_at_ms, first_seq_of, inst
 from veil.stores.outbox import OutboxBound
 from veil.stores.sql import NamedQueries, decode_settings, decode_tags
 from veil.stores.sqlite.data_directory import WITHIN_BYTES_MIN, Reserve
-from veil.stores.store import StoreEvents
+from veil.stores.store import QueuesByKey, StoreEvents
 
 Q: Final = NamedQueries("veil.stores.sqlite", "queries.sql")
 NEVER: Final = 1 << 62
@@ -121,7 +121,7 @@ class Database:
         self.repeatable = RepeatableSends()
         self.remembers = False  # something is kept for five minutes, and has to be forgotten then
         self.states: dict[int, CachedQueue] = {}
-        self.by_key: dict[QueueKey, CachedQueue] = {}
+        self.by_key: QueuesByKey[CachedQueue] = QueuesByKey()
         self._dirty: set[CachedQueue] = set()
         self.regrouped: set[CachedQueue] = set()  # which have changes of groups to be written
         # A heap of (instant, queue id); entries may be out of date, never missing.

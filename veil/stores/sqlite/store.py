@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,7 +42,6 @@ from veil.stores.store import (
     QueueContent,
     Rotated,
     StoreEvents,
-    listed_queues,
     sources_of,
 )
 
@@ -275,10 +275,12 @@ class SqliteStore:
     async def list_queues(
         self, region: str, account: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> list[Queue]:
-        return listed_queues(self._db.queues(), region, account, prefix, after, limit)
+        found = self._db.by_key.of_account(region, account, prefix=prefix, after=after)
+        return [state.queue for state in islice(found, limit)]
 
     async def dead_letter_sources(self, key: QueueKey, *, after: str = "", limit: int = 1000) -> list[Queue]:
-        return sources_of(self._db.queues(), key, after, limit)
+        found = self._db.by_key.of_account(key.region, key.account, after=after)
+        return sources_of((state.queue for state in found), key, limit)
 
     async def all_queues(self) -> list[Queue]:
         return self._db.queues()
