@@ -8,8 +8,9 @@ import http.server
 import json
 import multiprocessing
 import threading
+import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from tests.waiting import until_async
 from veil import Consumer, Outgoing, Queue, SendFailed
 from veil.client.api import ApiError, Failure, RetryBackoff
 from veil.client.client import SqsClient
+from veil.client.queue import _Sender, _Waiting
 from veil.testing.process import VeilServer
 
 
@@ -321,14 +323,45 @@ def test_a_server_that_is_away_is_tried_for_as_long_as_was_said() -> None:
     assert raised.value.failure is Failure.UNREACHABLE
 
 
+def test_each_message_is_tried_for_as_long_as_was_said_also_beside_an_older_one() -> None:
+    class AwayAtFirst:
+        calls = 0
+
+        async def queue_url(self, name: str) -> str:
+            return name
+
+        async def send_batch(self, url: str, entries: list[Any], *, invocation: str) -> list[str]:
+            self.calls += 1
+            if self.calls == 1:
+                raise ApiError(Failure.UNREACHABLE, "", "away")
+            return ["an-id"] * len(entries)
+
+        async def close(self) -> None: ...
+
+    sender = _Sender("orders", AwayAtFirst)  # type: ignore[arg-type]
+    older = _Waiting({}, 2, time.monotonic())
+    younger = _Waiting({}, 2, time.monotonic() + 3_600)
+    sender._thread.run(sender._send([older, younger]))
+    sender.close()
+    with pytest.raises(ApiError, match="away"):
+        older.future.result(0)
+    assert younger.future.result(0) == "an-id"
+
+
 def send_in_child(queue: Queue) -> None:
     queue.send("child")
 
 
-def test_a_child_of_fork_sends_on_its_own(sqs: Any, url: str) -> None:
+def close_and_send_in_child(queue: Queue) -> None:
+    queue.close()
+    send_in_child(queue)
+
+
+@pytest.mark.parametrize("work", [send_in_child, close_and_send_in_child])
+def test_a_child_of_fork_sends_on_its_own(sqs: Any, url: str, work: Callable[[Queue], None]) -> None:
     with queue_at(url) as queue:
         queue.send("parent")
-        child = multiprocessing.get_context("fork").Process(target=send_in_child, args=(queue,))
+        child = multiprocessing.get_context("fork").Process(target=work, args=(queue,), daemon=True)
         child.start()
         child.join(120)
         assert child.exitcode == 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 import os
 import threading
 import time
@@ -153,7 +154,7 @@ class Queue:
         """Wait for what is under way and close the connections; a later send opens new ones."""
         with self._lock:
             sender, self._sender = self._sender, None
-        if sender is not None:
+        if sender is not None and sender.pid == os.getpid():
             sender.close()
 
     def __enter__(self) -> Queue:
@@ -275,11 +276,9 @@ class _Sender:
         await self._client.close()
 
     async def _send(self, batch: list[_Waiting]) -> None:
-        # Counted from the send, not from here: those behind many others of a server that is away wait no longer than the first.
-        deadline_s = batch[0].deadline_s
-        if self._last is not None and time.monotonic() > deadline_s:
-            _give_up(batch, self._last)
-            return
+        if self._last is not None:
+            # Counted from the send, not from here: those behind many others of a server that is away wait no longer than the first.
+            batch = _give_up(batch, self._last, time.monotonic())
         failures = 0
         invocation = str(uuid.uuid4())
         while batch:
@@ -290,8 +289,7 @@ class _Sender:
             except ApiError as error:
                 rest, last = batch, self._named(error)
             except Exception as error:  # whoever waits must hear of it, whatever it is
-                for each in batch:
-                    each.future.set_exception(error)
+                _give_up(batch, error)
                 return
             else:
                 rest, last = _settle(batch, answers)
@@ -301,9 +299,9 @@ class _Sender:
             if not rest:
                 return
             pause_s = _BACKOFF.pause_s(failures, last.failure, RANDOM)
-            if not last.may_pass or time.monotonic() + pause_s > deadline_s:
-                _give_up(rest, last)
+            if not _give_up(rest, last, time.monotonic() + pause_s if last.may_pass else math.inf):
                 return
+            # With those that were given up: Veil knows only the same request again, and of theirs nobody knows if it was stored.
             batch, failures = rest, failures + 1
             await asyncio.sleep(pause_s)
 
@@ -314,9 +312,13 @@ class _Sender:
         return ApiError(error.failure, error.code, f"queue {self._queue}: {error.message}")
 
 
-def _give_up(batch: list[_Waiting], error: ApiError) -> None:
-    for each in batch:
-        each.future.set_exception(error)
+def _give_up(batch: list[_Waiting], error: Exception, by_s: float = math.inf) -> list[_Waiting]:
+    """Tell those who wait until that instant at most; the others."""
+    waiting = [each for each in batch if not each.future.done()]
+    for each in waiting:
+        if each.deadline_s < by_s:
+            each.future.set_exception(error)
+    return [each for each in waiting if each.deadline_s >= by_s]
 
 
 def _settle(batch: list[_Waiting], answers: list[str | ApiError]) -> tuple[list[_Waiting], ApiError]:
@@ -324,6 +326,8 @@ def _settle(batch: list[_Waiting], answers: list[str | ApiError]) -> tuple[list[
     rest: list[_Waiting] = []
     last = ApiError(Failure.UNREACHABLE, "", "")
     for each, answer in zip(batch, answers, strict=True):
+        if each.future.done():
+            continue
         if isinstance(answer, str):
             each.future.set_result(answer)
         elif answer.may_pass:
