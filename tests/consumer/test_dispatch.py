@@ -94,3 +94,25 @@ async def test_a_handler_that_cancels_its_own_task_ends_only_its_own_message():
 
         assert seen == ["0", "1", "2", "3"]
         assert harness.deleted == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("queue", ["orders", "orders.fifo"])
+async def test_a_message_whose_task_is_cancelled_comes_back_when_its_window_ends(queue: str):
+    app, seen = Consumer(queue, concurrency=1), []
+
+    @app.handler
+    async def handle(body: str) -> None:
+        seen.append(body)
+        if len(seen) == 1:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+
+    async with ConsumerHarness(app, visibility_s=30) as harness:
+        await harness.send("first")
+        await harness.settle()
+        assert seen == ["first"]
+        await harness.advance(31)
+        assert seen == ["first", "first"]
+        assert harness.deleted == ["first"]

@@ -420,3 +420,5 @@ async def test_what_waits_for_its_delete_is_held_and_is_not_deleted_once_it_is_l
         Failure.LOST,
         None,
     ]
+    # What was handled within its lease is known when it comes back; what its handler gave back is to be handled again.
+    assert [deletes.was_handled(message.id) for message in messages] == [False, True, False, False]

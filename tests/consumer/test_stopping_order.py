@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from veil import Consumer, Lease, Release
-from veil.client.api import Failure
+from veil.client.api import Failure, QueueApi
+from veil.consumer.renewal.keeper import KeeperThread
+from veil.consumer.runner import Dependencies
 from veil.testing import ConsumerHarness
 
 
@@ -305,3 +309,67 @@ async def test_stopping_during_the_start():
         await app.stop()
         await starting
         assert not app.is_running
+
+
+async def test_stopping_while_the_keeper_starts_leaves_no_keeper_behind():
+    app = Consumer("orders")
+    making, go_on = threading.Event(), threading.Event()
+
+    @app.handler
+    async def handle(body: str) -> None: ...
+
+    async with ConsumerHarness(app) as harness:
+        await harness.stop()
+
+        def make_slowly() -> QueueApi:
+            making.set()
+            go_on.wait(60)
+            return harness.service.api()
+
+        dependencies = Dependencies(
+            make_api=harness.service.api,
+            make_keeper=lambda policy, events: KeeperThread(make_slowly, policy, events=events),
+        )
+        starting = asyncio.ensure_future(app.start(dependencies))
+        await asyncio.to_thread(making.wait, 60)
+        stopping = asyncio.ensure_future(app.stop())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(starting, stopping)
+        assert "veil-lease-keeper" not in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize("end", ["stop", "hurry", "cancel"])
+@pytest.mark.parametrize("turns", [1, 5], ids=["before it is begun", "once it waits"])
+async def test_a_lifespan_that_waits_to_be_opened_does_not_hold_up_the_stop(end: str, turns: int):
+    steps: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(app: Consumer) -> AsyncIterator[None]:
+        steps.append("opening")
+        try:
+            await asyncio.Event().wait()
+            yield
+        finally:
+            steps.append("closed")
+
+    app = Consumer("orders", lifespan=lifespan)
+
+    @app.handler
+    async def handle(body: str) -> None: ...
+
+    starting = asyncio.ensure_future(app.start())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(60):
+        if end == "stop":
+            await app.stop()
+        elif end == "hurry":
+            app.hurry()
+        else:
+            starting.cancel()
+        await asyncio.wait([starting])
+    assert starting.cancelled() == (end == "cancel")
+    assert steps == ["opening", "closed"] or (turns == 1 and steps == [])
+    assert not app.is_running

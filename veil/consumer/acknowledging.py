@@ -182,7 +182,10 @@ class Deletes(Batcher[Message]):
     def _is_held(self, message: Message, answered: Answered, _tries: int) -> bool:
         if message.end_lease():
             return True
-        answered(ApiError(Failure.LOST, "", message.lease.why))
+        error = ApiError(Failure.LOST, "", message.lease.why)
+        if not message.lease.released:  # by its handler: then it is to be handled again
+            self._ended(message, error)
+        answered(error)
         return False
 
     def _ended(self, message: Message, error: ApiError | None) -> None:

@@ -67,6 +67,7 @@ class Consumer:
         self._lifespan = lifespan
         self._queue: Queue | None = None
         self._running: asyncio.Task[None] | None = None
+        self._opening: asyncio.Task[None] | None = None  # the same, while its lifespan is being opened
         self.settings = ConsumerSettings(
             queue=queue,
             concurrency=concurrency,
@@ -201,7 +202,7 @@ class Consumer:
         try:
             await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
-            runner.hurry()
+            self.hurry()
             await asyncio.wait([running])
             raise
         finally:
@@ -219,7 +220,7 @@ class Consumer:
         """Stop, in the order that docs/consumer.md tells; returns when nothing is held any more."""
         if self._running is None or self.runner is None:
             return
-        self.runner.ask_to_stop()
+        self._ask_to_stop(self.runner)
         running = self._running
         try:
             await asyncio.shield(running)
@@ -230,16 +231,31 @@ class Consumer:
     def hurry(self) -> None:
         """While stopping: wait for handlers no longer, interrupt them and give their messages back."""
         if self.runner is not None:
+            self._ask_to_stop(self.runner)
             self.runner.hurry()
 
     # ---- within
+
+    def _ask_to_stop(self, runner: Runner) -> None:
+        runner.ask_to_stop()
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            opening.cancel()
 
     async def _watched(self, runner: Runner, started: Callable[[], None]) -> None:
         settings = self.settings
         async with contextlib.AsyncExitStack() as stack:
             # Around everything: what the handlers need is open before the first message and closed after the last.
-            if self._lifespan is not None:
-                await stack.enter_async_context(self._lifespan(self))
+            if self._lifespan is not None and not runner.is_stopping:
+                self._opening = asyncio.current_task()
+                try:
+                    await stack.enter_async_context(self._lifespan(self))
+                except asyncio.CancelledError:
+                    if runner.is_stopping:
+                        return
+                    raise
+                finally:
+                    self._opening = None
             if settings.health_port is not None:
                 where = (settings.health_host, settings.health_port)
                 health = HealthServer(
@@ -277,10 +293,10 @@ class Consumer:
             return
         if self._signals == 1:
             _log.info("%s: stopping", number.name)
-            self.runner.ask_to_stop()
+            self._ask_to_stop(self.runner)
         elif self._signals == 2:
             _log.warning("second %s: handlers are interrupted", number.name)
-            self.runner.hurry()
+            self.hurry()
         else:
             logging.shutdown()
             os._exit(128 + number)

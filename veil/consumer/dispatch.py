@@ -318,10 +318,10 @@ class Dispatch:
                 try:
                     outcomes = await self._processor.work(messages)
                 except asyncio.CancelledError:
+                    task.uncancel()  # whoever ends the handler does not end what has to become of its message
+                    outcomes = [Interrupted() if self._closed else LetExpire()] * len(messages)
                     if not self._closed:
-                        raise
-                    task.uncancel()  # the stop ends the handler, not what has to become of its message
-                    outcomes = [Interrupted()] * len(messages)
+                        _log.warning("the handler's task was cancelled", extra={"facts": messages[0].facts})
                 except (Exception, GeneratorExit) as error:
                     if isinstance(error, GeneratorExit) and not _is_current(task):
                         raise  # not the handler's own: what is left of this task is thrown away

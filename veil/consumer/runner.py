@@ -11,7 +11,7 @@ import random
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -97,8 +97,13 @@ class Runner:
     def problem(self) -> str | None:
         """Why no messages are received now; None when all is well."""
         if not self.is_receiving:
-            return "starting" if not self._stop_asked.is_set() else "stopping"
+            return "stopping" if self.is_stopping else "starting"
         return "the queue does not answer" if self.receiver.pausing else None
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was asked to stop."""
+        return self._stop_asked.is_set()
 
     def ask_to_stop(self, error: BaseException | None = None) -> None:
         """Begin to stop, with the reason if it is a sad one; the second time: hurry."""
@@ -167,9 +172,9 @@ class Runner:
         keeper = self._keeper = dependencies.make_keeper(
             settings.renewal, RenewalWatch(settings.name, self._metrics)
         )
-        await keeper.start()
+        await _to_its_end(keeper.start())
         if settings.journal is not None:
-            self._journal = await asyncio.to_thread(self._open_journal, settings.journal)
+            await _to_its_end(asyncio.to_thread(self._open_journal, settings.journal))
         self._join(api, keeper)
         self._reading = asyncio.get_running_loop().create_task(self._read_again())
         _log.info(
@@ -182,7 +187,7 @@ class Runner:
         self.is_receiving = True
         self.receiver.pump()
 
-    def _open_journal(self, where: str) -> AttemptsJournal:
+    def _open_journal(self, where: str) -> None:
         from veil.consumer.attempts_journal import AttemptsJournal
 
         url = self.facts.url
@@ -193,7 +198,7 @@ class Runner:
             journal.start()
         except (ValueError, OSError, VeilError) as problem:
             raise SettingsError("journal", where, f"a place that can be written ({problem})") from None
-        return journal
+        self._journal = journal
 
     def _join(self, api: QueueApi, keeper: Keeper) -> None:
         settings, dependencies, facts = self._settings, self._dependencies, self.facts
@@ -376,6 +381,16 @@ class Runner:
             # A thread cannot be ended from outside: one that still works is left to itself.
             self._executor.shutdown(wait=False, cancel_futures=True)
             self._table.settings.executor = None
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await what starts threads and processes; a caller that is cancelled meanwhile goes when they can be closed again."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 async def _first_of(drained: asyncio.Future[Any], *others: Awaitable[Any]) -> None:
