@@ -277,7 +277,7 @@ class _Sender:
 
     async def _send(self, batch: list[_Waiting]) -> None:
         if self._last is not None:
-            # Counted from the send, not from here: those behind many others of a server that is away wait no longer than the first.
+            # Counted from the send, not from here: behind many others of a server that is away, none waits longer than the first.
             batch = _give_up(batch, self._last, time.monotonic())
         failures = 0
         invocation = str(uuid.uuid4())
