@@ -246,12 +246,12 @@ class Consumer:
         settings = self.settings
         async with contextlib.AsyncExitStack() as stack:
             # Around everything: what the handlers need is open before the first message and closed after the last.
-            if self._lifespan is not None and not runner.is_stopping:
+            if self._lifespan is not None and not runner.is_stopping():
                 self._opening = asyncio.current_task()
                 try:
                     await stack.enter_async_context(self._lifespan(self))
                 except asyncio.CancelledError:
-                    if runner.is_stopping:
+                    if runner.is_stopping():
                         return
                     raise
                 finally:

@@ -97,10 +97,9 @@ class Runner:
     def problem(self) -> str | None:
         """Why no messages are received now; None when all is well."""
         if not self.is_receiving:
-            return "stopping" if self.is_stopping else "starting"
+            return "stopping" if self.is_stopping() else "starting"
         return "the queue does not answer" if self.receiver.pausing else None
 
-    @property
     def is_stopping(self) -> bool:
         """Whether it was asked to stop."""
         return self._stop_asked.is_set()
