@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Veil
 from veil.client.api import ApiError
 from veil.client.blocking import find_target
 from veil.client.credentials import DUMMY
@@ -74,3 +75,23 @@ def test_files_that_cannot_be_read_are_passed_over(home: Path) -> None:
 
 def test_secrets_are_not_in_the_representation(home: Path) -> None:
     assert "s%s" not in repr(find_target(environ={"HOME": str(home), "AWS_PROFILE": "shop"}))
+
+
+@pytest.mark.parametrize("variable", ["AWS_PROFILE", "AWS_DEFAULT_PROFILE"])
+def test_a_profile_that_is_not_there_is_refused_like_aws_tools_do(home: Path, variable: str) -> None:
+    missing = {"HOME": str(home), variable: "shpo", "AWS_ACCESS_KEY_ID": "E", "AWS_SECRET_ACCESS_KEY": "es"}
+    with pytest.raises(
+        ApiError, match=rf"{variable}='shpo': expected a profile of that name in .*config or .*credentials"
+    ):
+        find_target(environ=missing)
+    assert find_target(environ={"HOME": "/nowhere", variable: "default"}).credentials is DUMMY
+
+
+def test_a_command_names_the_variable_of_a_missing_profile(
+    command: Veil, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "shpo")
+    for arguments in (("queue", "ls"), ("doctor",)):
+        ran = command(*arguments)
+        assert ran.code != 0
+        assert "AWS_PROFILE='shpo': expected a profile" in ran.err + ran.out

@@ -189,5 +189,5 @@ def test_a_user_without_a_home_has_no_profile(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr(pwd, "getpwuid", nobody)
-    assert not read_profile(environ={}).found
-    assert not read_profile(environ={"AWS_CONFIG_FILE": "~nosuch/config"}).found
+    assert not read_profile(environ={}).settings
+    assert not read_profile(environ={"AWS_CONFIG_FILE": "~nosuch/config"}).settings

@@ -54,7 +54,8 @@ def whole_number(low: int, high: int | None = None) -> Callable[[str | int], int
 
 def length(low_s: int, high_s: int) -> Callable[[str | int], int]:
     """A reader of lengths of time in that range, in seconds."""
-    expected = f"a length from {short_length(low_s)} to {short_length(high_s)}, such as 90, 90s or 5m"
+    examples = "90, 90s or 5m" if high_s >= 300 else "5 or 5s"
+    expected = f"a length from {short_length(low_s)} to {short_length(high_s)}, such as {examples}"
 
     def read(text: str | int) -> int:
         seconds = length_s(str(text))
@@ -135,11 +136,10 @@ def server_settings(flags: dict[str, Any], config: str | None = None) -> Setting
 def service_target(endpoint: str | None, region: str | None) -> ServiceTarget:
     """The server that the options, the environment and the profile name."""
     from veil.client.blocking import find_target
-    from veil.client.endpoint import EndpointRefused
 
     try:
         return find_target(endpoint, region)
-    except EndpointRefused as refused:
+    except ApiError as refused:
         raise ArgumentWrong(str(refused)) from None
 
 

@@ -27,26 +27,32 @@ class Profile:
 
     name: str
     named_by_caller: bool  # not by the environment, and not for want of another
-    found: bool
     settings: Mapping[str, str] = field(repr=False)
     sqs: Mapping[str, str]  # what its `services` section says about SQS
 
 
 def read_profile(name: str | None = None, environ: Mapping[str, str] = os.environ) -> Profile:
-    """The profile of that name, or that the environment names, or the default one; empty if there is none."""
+    """The profile of that name, or that the environment names, or the default one, which may be missing; ApiError for any other
+    that is, as in AWS's tools: a mistyped name must not become another account's key."""
     # In botocore's order, which may be asked for the rest of the same profile later.
-    wanted = name or environ.get("AWS_DEFAULT_PROFILE") or environ.get("AWS_PROFILE") or "default"
+    variable = "AWS_DEFAULT_PROFILE" if environ.get("AWS_DEFAULT_PROFILE") else "AWS_PROFILE"
+    wanted = name or environ.get(variable) or "default"
     home = _expanded(environ.get("HOME") or "~") / ".aws"
-    config = _sections(environ.get("AWS_CONFIG_FILE"), home / "config")
-    keys = _sections(environ.get("AWS_SHARED_CREDENTIALS_FILE"), home / "credentials")
+    files = (
+        _path(environ.get("AWS_CONFIG_FILE"), home / "config"),
+        _path(environ.get("AWS_SHARED_CREDENTIALS_FILE"), home / "credentials"),
+    )
+    config, keys = map(_sections, files)
     of_config = config.get(f"profile {wanted}") or (config.get("default") if wanted == "default" else None)
     of_keys = keys.get(wanted)
+    if of_config is None and of_keys is None and wanted != "default":
+        where = f"expected a profile of that name in {files[0]} or {files[1]}"
+        raise ApiError(Failure.FATAL, "", f"{'profile' if name else variable}={wanted!r}: {where}")
     settings = {**(of_config or {}), **(of_keys or {})}
     services = config.get(f"services {settings['services']}", {}) if "services" in settings else {}
     return Profile(
         wanted,
         named_by_caller=name is not None,
-        found=of_config is not None or of_keys is not None,
         settings=settings,
         sqs=_nested(services.get("sqs", "")),
     )
@@ -57,8 +63,11 @@ def _expanded(path: str) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111
 
 
-def _sections(given: str | None, usual: Path) -> dict[str, dict[str, str]]:
-    path = _expanded(given) if given else usual
+def _path(given: str | None, usual: Path) -> Path:
+    return _expanded(given) if given else usual
+
+
+def _sections(path: Path) -> dict[str, dict[str, str]]:
     # A section called DEFAULT is a section like any other here; the parser's own idea of it would leak into all.
     parser = configparser.RawConfigParser(default_section="\0")
     try:
