@@ -7,6 +7,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,6 +15,8 @@ import pytest
 from tests.cli.conftest import Veil
 from tests.pipeline.queue_histories import EXPONENTIAL, history_of
 from veil.cli.pipeline.timeouts import SCHEDULES
+from veil.client.api import ApiError, Failure
+from veil.client.blocking import BlockingClient, CallFailed
 from veil.core.findings import VERSION, Finding, Findings, decode, encode
 from veil.pipeline.timeouts.history import Work
 from veil.pipeline.timeouts.run import find_all
@@ -264,6 +267,42 @@ def test_a_queue_that_is_gone_is_told_and_the_others_are_set(veil: Veil, queues:
     assert ran.code == 0
     assert "orders: left alone, the queue no longer exists" in ran.err
     assert timeout_of(veil, "slow") < 3_600
+
+
+@pytest.mark.parametrize("refused", ["SetQueueAttributes", "GetQueueAttributes"])
+def test_a_queue_that_refuses_is_told_and_the_others_are_set(
+    veil: Veil, queues: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    called = BlockingClient.call
+
+    def call(
+        client: BlockingClient, action: str, given: Any = None, *, queue: Any = None, **more: Any
+    ) -> Any:
+        if (action, queue) == (refused, "orders"):
+            denied = ApiError(Failure.FATAL, "AccessDenied", "not yours")
+            raise CallFailed(denied, client.target, action, queue)
+        return called(client, action, given, queue=queue, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BlockingClient, "call", call)
+        ran = veil("timeouts", "apply", "--yes", "--json", "--tables", str(queues))
+
+    assert ran.code == 1
+    assert [each["queue"] for each in ran.objects] == ["slow"]
+    assert ran.err.count("AccessDenied: not yours") == 1
+    assert "some queues could not be changed" in ran.err
+    assert (timeout_of(veil, "orders"), timeout_of(veil, "slow")) == (10, 30)
+
+
+def test_where_no_server_answers_apply_stops_at_once(
+    command: Veil, tables: Path, found: list[Finding]
+) -> None:
+    save(tables, found)
+
+    ran = command("timeouts", "apply", "--yes", "--endpoint", "http://127.0.0.1:1", "--tables", str(tables))
+
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith("veil: no server answers at http://127.0.0.1:1")
 
 
 def test_never_beyond_twelve_hours_whatever_the_file_says(

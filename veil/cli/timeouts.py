@@ -17,6 +17,7 @@ from veil.cli.options import AsJson, DryRun, Yes, argument, complete_queue, with
 from veil.cli.output import drawn_width, inert, is_terminal, say, say_json, show_table, talk
 from veil.cli.pipeline.options import with_tables
 from veil.cli.queue import set_timeout_command, visibility_timeout_s
+from veil.client.api import ApiError, Failure, plain
 from veil.core.findings import (
     FILE,
     NO_RENEWAL,
@@ -34,13 +35,14 @@ if TYPE_CHECKING:
 
 
 class Planned(NamedTuple):
-    """One queue: its timeout now (None: unknown) and the one to set; or why it is left alone."""
+    """One queue: its timeout now (None: unknown) and the one to set; or why it is left alone, and whether that is an error."""
 
     queue: str
     certainty: str
     before_s: int | None
     after_s: int | None
     refused: str | None
+    failed: bool = False
 
 
 def plan(findings: Findings, client: BlockingClient, queues: Sequence[str]) -> list[Planned]:
@@ -58,11 +60,21 @@ def _planned(finding: Finding, client: BlockingClient) -> Planned:
     if refused is None and finding.region != client.target.region:
         refused = f"it is in {finding.region}: say --region {finding.region}"
     if refused is None:
-        before_s = visibility_timeout_s(client, finding.queue)
+        try:
+            before_s = visibility_timeout_s(client, finding.queue)
+        except ApiError as error:
+            return Planned(finding.queue, finding.certainty, None, after_s, _refusal(error), failed=True)
         refused = finding.why_not(before_s)
     if refused is None and finding.account != client.account(finding.queue):
         refused = f"it is about a queue of that name in the account {finding.account}"
     return Planned(finding.queue, finding.certainty, before_s, after_s, refused)
+
+
+def _refusal(error: ApiError) -> str:
+    """Why the service refuses this queue; raises the error if it would refuse every other queue too."""
+    if error.failure is Failure.REFUSED or error.is_missing_queue or plain(error.code) == "AccessDenied":
+        return inert(str(error), keep="")
+    raise error
 
 
 def show_findings(findings: Findings, *, as_json: bool = False) -> None:
@@ -254,7 +266,8 @@ def apply(
     """Set the recommended timeouts, after showing what would change.
 
     Queues without enough evidence are left alone, and so are queues whose timeout is no longer the one that was analysed.
-    Messages already in flight keep their deadlines.
+    Messages already in flight keep their deadlines. If the server refuses to change a queue, the command says so, goes on with
+    the others, and ends with exit code 1.
     """
     findings = read_findings(tables)
     _expect_known(findings, queue or ())
@@ -270,11 +283,17 @@ def apply(
         question = f"Set the timeout of {words.plural(len(changes), 'queue')}"
         old = f"These recommendations are {days} days old. {question} anyway?"
         confirm(old if days >= _OLD_DAYS else f"{question}?", yes=yes)
+    failed = any(each.failed for each in planned)
     for each in changes:
         undo = set_timeout_command(client, each.queue, each.before_s)
         if not dry_run:
             attributes = {"VisibilityTimeout": str(each.after_s)}
-            client.on_queue("SetQueueAttributes", each.queue, {"Attributes": attributes})
+            try:
+                client.on_queue("SetQueueAttributes", each.queue, {"Attributes": attributes})
+            except ApiError as error:
+                talk(f"{inert(each.queue, keep='')}: not changed, {_refusal(error)}")
+                failed = True
+                continue
         if as_json:
             times = {"before_s": each.before_s, "after_s": each.after_s}
             say_json({"queue": each.queue, **times, "changed": not dry_run, "undo": undo})
@@ -282,8 +301,8 @@ def apply(
             changed = f"{words.exact_length(each.before_s)} -> {words.exact_length(each.after_s)}"
             say(f"{each.queue}: {changed}; undo: {undo}")
     # Of queues of one name, the others are another account's.
-    if not {each.queue for each in planned if each.refused is None}.issuperset(queue or ()):
-        raise CommandFailed("some of the named queues could not be changed")
+    if failed or not {each.queue for each in planned if each.refused is None}.issuperset(queue or ()):
+        raise CommandFailed("some queues could not be changed")
 
 
 def _show_plan(findings: Findings, planned: list[Planned]) -> None:
