@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import Veil
 from veil.cli import COMMANDS
-from veil.cli.output import inert, json_line, one_line
+from veil.cli.output import inert, json_line, one_line, show_table
 from veil.cli.pipeline import JOBS
 from veil.testing import VeilServer
 
@@ -217,6 +217,30 @@ def test_a_length_that_is_none_is_refused_with_what_is_expected(veil: Veil, text
         "--visibility-timeout" in ran.err
         and "expected a length from 0 to 12h, such as 90, 90s or 5m" in ran.err
     )
+
+
+def test_the_lengths_that_a_refusal_suggests_are_accepted(veil: Veil) -> None:
+    ran = veil("msg", "receive", "orders", "--wait", "21")
+    assert "expected a length from 0 to 20s, such as 5 or 5s" in ran.err
+
+
+_ROWS = [["orders", "1,234", "9f6b8a52-8f3e-4d0e-9a51-6a3f1c2b4d5e", "a body of some words " * 4]]
+
+
+@pytest.mark.parametrize("width", [24, 50, 60, 80, 200])
+def test_a_table_breaks_neither_numbers_nor_ids_however_narrow_the_terminal_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
+) -> None:
+    monkeypatch.setattr("veil.cli.output.is_terminal", lambda stream: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    columns = ["queue", "in progress", "message", "body"]
+    show_table(columns, _ROWS, right=columns[1:2])
+    lines = capsys.readouterr().out.splitlines()
+    assert any(_ROWS[0][1] in line for line in lines) and any(_ROWS[0][2] in line for line in lines)
+    assert any("progress" in line.lower() for line in lines)
+    if width >= 80:
+        assert max(map(len, lines)) <= width
+        assert len(lines) > 6 or width == 200  # the body is folded
 
 
 def test_a_missing_queue_is_named_with_where_it_was_looked_for(veil: Veil) -> None:

@@ -67,7 +67,8 @@ def test_creating_the_same_queue_again_is_no_error_but_other_settings_are(veil: 
     other = veil("queue", "create", "orders", "--visibility-timeout", "46")
     assert other.code == 1
     assert other.out == ""
-    assert "QueueNameExists" in other.err
+    assert other.err.startswith("veil: queue 'orders': QueueNameExists: A queue already exists")
+    assert other.err.endswith("; to change it: veil queue edit orders\n")
     assert "VisibilityTimeout" in other.err
     assert other.err.count("\n") == 1
 
@@ -265,6 +266,7 @@ def test_top_shows_each_queue_with_its_rates_the_fullest_first(veil: Veil) -> No
     assert [line.split()[0] for line in once[1:]] == ["orders", "bills"]
     assert "bills (paused)" in once[2]
 
+    assert [each["name"] for each in veil("top", "--json").objects] == ["orders", "bills"]  # and it ends
     looks = veil("top", "ord", "--interval", "0.05", "--count", "2", "--json").objects
     assert [(each["name"], each["visible"], each["sent_per_s"]) for each in looks] == [
         ("orders", 2, None),

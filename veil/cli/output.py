@@ -1,4 +1,4 @@
-"""What a command shows: data on stdout, talk on stderr, and nothing in either that a terminal would obey."""
+"""What a command prints: data on stdout, messages for people on stderr, and in neither anything that a terminal would obey."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ T = TypeVar("T", bound=Mapping[str, Any])
 _ACTIVE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+
+# To how many characters a column of text may be folded: no narrower than a message id, except for the last, which is prose.
+_FOLDED = 36
+_LAST_FOLDED = 12
 
 
 def inert(text: str, *, keep: str = "\n\t") -> str:
@@ -93,20 +97,27 @@ def has_colour(stream: TextIO) -> bool:
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
-    """Rows under headings on stdout: drawn for a person, aligned text for a pipe. Cells are never markup."""
+    """Rows under headings on stdout: drawn on a terminal that is wide enough, aligned text otherwise. Cells are never markup."""
     cells = [[inert(cell, keep="") for cell in row] for row in rows]
     if is_terminal(sys.stdout):
-        from rich.console import Console
+        console = _terminal()
+        drawn = _drawn(columns, cells, right, console.width)
+        if drawn is not None:
+            console.print(drawn)
+            return
+    for line in _aligned(columns, cells, right):
+        say(line)
 
-        Console(highlight=False, no_color=not has_colour(sys.stdout)).print(_drawn(columns, cells, right))
-        return
-    widths = [max(len(line[i]) for line in [list(columns), *cells]) for i in range(len(columns))]
-    for line in [[name.upper() for name in columns], *cells]:
+
+def _aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> Iterator[str]:
+    """The table as lines of text."""
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    for line in [[name.upper() for name in columns], *rows]:
         padded = [
             cell.rjust(width) if name in right else cell.ljust(width)
             for name, cell, width in zip(columns, line, widths, strict=True)
         ]
-        say("  ".join(padded).rstrip())
+        yield "  ".join(padded).rstrip()
 
 
 def show_list(
@@ -128,17 +139,39 @@ def show_list(
         talk(otherwise)
 
 
-def _drawn(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> Any:
-    """A table for a terminal; the cells are inert."""
+def _terminal() -> Any:
+    """Stdout, as rich draws on it."""
+    from rich.console import Console
+
+    return Console(highlight=False, no_color=not has_colour(sys.stdout))
+
+
+def _drawn(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str], width: int
+) -> Any | None:
+    """The table drawn in that width, with long texts folded; None if that would break a number, an id or a heading's word."""
     from rich import box
+    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for name in columns:
-        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    wide, least = [], []
+    for name, *cells in zip(columns, *rows, strict=True):
+        widest = max(map(cell_len, cells), default=0)
+        may_fold = 0 if name in right else _LAST_FOLDED if name == columns[-1] else _FOLDED
+        wide.append(max(cell_len(name), widest))
+        least.append(max(*map(cell_len, name.split()), min(widest, may_fold or widest)))
+    for _ in range(sum(wide) + 3 * len(columns) - 1 - width):
+        widest = max(range(len(columns)), key=lambda i: wide[i] - least[i])
+        if wide[widest] == least[widest]:
+            return None
+        wide[widest] -= 1
+    for name, its_width in zip(columns, wide, strict=True):
+        justify: Any = "right" if name in right else "left"
+        table.add_column(name, justify=justify, overflow="fold", width=its_width)
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*map(Text, row))
     return table
 
 
@@ -155,15 +188,18 @@ def live_table(
     if not is_terminal(sys.stdout):
         yield lambda rows: show_table(columns, rows, right=right)
         return
-    from rich.console import Console
     from rich.live import Live
+    from rich.text import Text
 
-    console = Console(highlight=False, no_color=not has_colour(sys.stdout))
+    console = _terminal()
     with Live(console=console, auto_refresh=False, screen=True) as live:
 
         def show(rows: Sequence[Sequence[str]]) -> None:
             cells = [[inert(cell, keep="") for cell in row] for row in rows[: max(1, console.height - 4)]]
-            live.update(_drawn(columns, cells, right), refresh=True)
+            drawn = _drawn(columns, cells, right, console.width)
+            if drawn is None:  # what does not fit is cut off at the right
+                drawn = Text("\n".join(_aligned(columns, cells, right)), no_wrap=True, overflow="ellipsis")
+            live.update(drawn, refresh=True)
 
         yield show
 

@@ -26,7 +26,7 @@ from veil.cli.options import (
     wrong,
 )
 from veil.cli.output import inert, say, say_json, show_list, talk, tell
-from veil.client.api import ApiError
+from veil.client.api import ApiError, plain
 from veil.core import limits
 from veil.core.errors import NameRefused
 from veil.core.queue import check_name
@@ -303,7 +303,13 @@ def create(
         attributes["FifoQueue"] = "true"
     if dead_letter is not None and max_receives is not None:
         attributes["RedrivePolicy"] = redrive_policy(client, dead_letter, max_receives)
-    answer = client.call("CreateQueue", {"QueueName": name, "Attributes": attributes, "tags": tags})
+    asked = {"QueueName": name, "Attributes": attributes, "tags": tags}
+    try:
+        answer = client.call("CreateQueue", asked, queue=name)
+    except ApiError as error:
+        if plain(error.code) not in ("QueueNameExists", "QueueAlreadyExists"):
+            raise
+        raise CommandFailed(f"{in_words(error)}; to change it: veil queue edit {name}") from None
     url = str(answer["QueueUrl"])
     tell({"name": name, "url": url}, url, as_json=as_json)
 

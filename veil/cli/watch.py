@@ -1,4 +1,4 @@
-"""`veil top` and `veil leases`: what goes on in the queues, and who holds what until when."""
+"""`veil top` and `veil leases`: queues live, and who holds which message until when."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def top(
 
     Rates are measured since the last refresh. Stop with Ctrl-C.
     """
-    if count is None and not is_terminal(sys.stdout) and not as_json:
+    if count is None and not is_terminal(sys.stdout):
         count = 1
     with live_table(_COLUMNS, right=_COLUMNS[1:]) as show:
         before: Mapping[str, Mapping[str, Any]] = {}
@@ -69,8 +69,7 @@ def top(
 
 
 def _top(queue: Mapping[str, Any], before: Mapping[str, Any] | None, elapsed_s: float) -> dict[str, Any]:
-    """The queue as an object for scripts. Of what happened a second since the last look nothing is known with the first one, and
-    after a restart of the server."""
+    """The queue as an object for scripts. The first refresh has no rates, nor has the first after a restart of the server."""
     is_known = before is not None and all(queue[each] >= before[each] for each in _COUNTERS)
     rates = {
         f"{each.lower()}_per_s": (queue[each] - before[each]) / max(elapsed_s, 0.001)
