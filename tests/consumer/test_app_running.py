@@ -189,7 +189,10 @@ async def test_a_queue_that_does_not_exist_is_a_failure_with_its_name(place: Pla
     @app.handler
     async def handle(body: str) -> None: ...
 
-    with pytest.raises(ConsumerFailed, match=r"queue ordres: .*(does not exist|NonExistentQueue)"):
+    with pytest.raises(
+        ConsumerFailed,
+        match=r"queue ordres: .*(does not exist|NonExistentQueue).* \(at http://.* in us-east-1\)",
+    ):
         async with app:
             pass
 

@@ -94,3 +94,11 @@ def test_following_waits_for_a_journal_that_is_not_there_yet(
         write_segment_of(journal_place, journal_of(a_message(T).received(T + S).deleted(T + 2 * S)))
         assert following.stdout.readline().startswith("3 events of 1 segment: 1 hour written")
         following.terminate()
+
+
+def test_files_of_tables_that_are_not_there_say_so_instead_of_nothing(
+    tables_place: Storage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pipeline", "files", "leases", "--tables", tables_place.uri]) == 0
+    told = capsys.readouterr()
+    assert (told.out, told.err.startswith(f"no files of leases in {tables_place.uri}; ")) == ("", True)

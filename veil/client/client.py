@@ -136,7 +136,14 @@ class SqsClient(QueueApi):
             self.send_max = answers.bulk_in(answer)
             return str(answers.field(answer, "QueueUrl"))
 
-        return await self._asked_at_start("GetQueueUrl", given, read)
+        try:
+            return await self._asked_at_start("GetQueueUrl", given, read)
+        except ApiError as error:
+            if not error.is_missing_queue:
+                raise
+            # As often as the name, the endpoint or the region is the wrong one.
+            where = f"{error.message} (at {self.endpoint} in {self.region})"
+            raise ApiError(error.failure, error.code, where) from None
 
     async def attributes(self, url: str) -> dict[str, str]:
         """All queue attributes."""

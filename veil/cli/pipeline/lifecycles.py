@@ -89,7 +89,10 @@ def files(
     """Print the Parquet files of a table as it is now, for readers without Spark."""
     from veil.pipeline.lifecycles.store import files_of_table
 
-    for name in files_of_table(tables, table):
+    names = files_of_table(tables, table)
+    if not names:
+        talk(f"no files of {table} in {tables.uri}; make the tables with: veil pipeline lifecycles")
+    for name in names:
         path = f"{tables.uri.rstrip('/')}/{name}"
         tell({"table": table, "path": path}, path, as_json=as_json)
 
