@@ -16,7 +16,7 @@ from tests.pipeline.report_kit import a_finding
 from veil.cli.autopilot import ClientQueues, SharedAudit
 from veil.client.blocking import BlockingClient, find_target
 from veil.console.audit import AuditFile
-from veil.console.pages.timeouts import RIGHT, TOO_LONG, verdict
+from veil.console.pages.timeouts import RIGHT, TOO_LONG, FindingsRead, verdict
 from veil.core import autopilot
 from veil.core.autopilot import AutopilotState, Decision, DecisionKind, PilotedQueue, Prediction
 from veil.core.findings import FILE, VERSION, Finding, Findings, encode
@@ -129,7 +129,8 @@ def test_without_findings_the_page_says_how_to_make_them(
 ):
     page = open_page(f"{server.endpoint_url}/console/timeouts")
     text = page.locator("main").inner_text()
-    assert "veil pipeline timeouts" in text and str(tables) in text
+    assert f"veil pipeline timeouts --tables {tables}\n" in text
+    assert FindingsRead(None, Path("/var/lib/my veil/tables")).options == "--data '/var/lib/my veil'"
     (tables / FILE).write_text('{"version": 99')
     page.reload()
     assert f"{FILE} is not readable" in page.get_by_role("alert").inner_text()

@@ -4,6 +4,7 @@ through the same difference as an edit."""
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -49,6 +50,14 @@ class FindingsRead(NamedTuple):
     findings: Findings | None
     place: Path | None  # where it is looked for; None: the server keeps nothing on disk
     problem: str = ""
+
+    @property
+    def options(self) -> str:
+        """The options by which the pipeline's commands find this place."""
+        assert self.place is not None
+        place = self.place.absolute()
+        option, of = ("--data", place.parent) if place.name == "tables" else ("--tables", place)
+        return shlex.join([option, str(of)])
 
 
 async def read_findings(console: Console) -> FindingsRead:
