@@ -576,3 +576,19 @@ def test_a_loop_on_which_everybody_waits_says_so():
 
     with pytest.raises(NothingToWaitFor):
         run_virtual(whole())
+
+
+def test_a_policy_that_fails_for_one_lease_does_not_end_the_renewal_of_the_others():
+    class Failing(Adaptive):
+        def ask_s(self, window: Any, now_s: float) -> int:
+            if window.lease.message_id == "m1":
+                raise ZeroDivisionError
+            return super().ask_s(window, now_s)
+
+    async def story(rig: Rig) -> None:
+        leases = [rig.held(number) for number in range(3)]
+        await asyncio.sleep(100)
+        assert [lease.lost for lease in leases] == [False, True, False]
+        await asyncio.wait_for(rig.keeper.let_go(*leases), 60)
+
+    in_virtual_time(story, Failing())

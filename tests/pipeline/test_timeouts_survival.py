@@ -45,6 +45,36 @@ def test_the_interval_is_greenwoods_on_the_log_log_scale():
     assert (low, high) == pytest.approx((chance ** math.exp(-spread), chance ** math.exp(spread)), rel=1e-9)
 
 
+def test_the_curve_and_its_interval_are_those_of_the_textbooks():
+    """The remissions under 6-mercaptopurine of Freireich et al. (1963), with the log-log intervals that R's `survfit` gives."""
+    ended = {6: 3, 7: 1, 10: 1, 13: 1, 16: 1, 22: 1, 23: 1}
+    cut_off = [
+        (6, 1),
+        (9, 1),
+        (10, 1),
+        (11, 1),
+        (17, 1),
+        (19, 1),
+        (20, 1),
+        (25, 1),
+        (32, 2),
+        (34, 1),
+        (35, 1),
+    ]
+    curve = estimate({bucket_of(at_s * 1_000): count for at_s, count in ended.items()}, {}, cut_off)
+
+    for at_s, expected in {
+        6: (0.8571, 0.6197, 0.9516),
+        7: (0.8067, 0.5631, 0.9228),
+        10: (0.7529, 0.5032, 0.8894),
+        13: (0.6902, 0.4316, 0.8491),
+        16: (0.6275, 0.3675, 0.8049),
+        22: (0.5378, 0.2678, 0.7468),
+        23: (0.4482, 0.1881, 0.6801),
+    }.items():
+        assert curve.at(edge_s(at_s * 1_000)) == pytest.approx(expected, abs=0.0001)
+
+
 def test_what_ends_in_the_bucket_of_the_deadline_was_at_risk_with_those_cut_off():
     """30 s lies near the upper end of its bucket: to let the cut off leave half-way would count 100 of 1,000 too many."""
     curve = estimate({bucket_of(29_500): 100}, {}, [(30.0, 900)])

@@ -35,7 +35,7 @@ from veil.client.api import (
     RetryBackoff,
     wants_other_credentials,
 )
-from veil.client.connection import REST_S_MAX, Heir, HttpAnswer, HttpPool, NoAnswer, RequestHead
+from veil.client.connection import REST_S_MAX, HttpAnswer, HttpPool, NoAnswer, OnOrphaned, RequestHead
 from veil.client.credentials import Credentials, CredentialsSource, read_profile
 from veil.client.endpoint import ca_bundle, client_context, find_endpoint, region_in
 from veil.core.attempt import GIVEN_BACK, ReportedOutcome, write_header
@@ -191,7 +191,7 @@ class SqsClient(QueueApi):
                 repeatable=True,
                 timeout_s=wait_s + self._read_timeout_s,
                 answer_bytes_max=_RECEIVED_BYTES_MAX,
-                heir=lambda answer: self._give_back(url, answer),
+                on_orphaned=lambda answer: self._give_back(url, answer),
                 for_veil=_BULK_LINE if count > BATCH_MAX else "",
             )
         except ApiError as error:
@@ -352,7 +352,7 @@ class SqsClient(QueueApi):
         repeatable: bool,
         timeout_s: float | None = None,
         answer_bytes_max: int = _ANSWER_BYTES_MAX,
-        heir: Heir | None = None,
+        on_orphaned: OnOrphaned | None = None,
         closing: bool = False,
         invocation: str | None = None,
         for_veil: str = "",
@@ -372,7 +372,7 @@ class SqsClient(QueueApi):
                     timeout_s=timeout_s or self._read_timeout_s,
                     answer_bytes_max=answer_bytes_max,
                     rest_s_max=rest_s_max,
-                    heir=heir,
+                    on_orphaned=on_orphaned,
                 )
             except NoAnswer as failed:
                 if not (failed.stale and repeatable) or stale_met:

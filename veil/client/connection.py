@@ -111,7 +111,7 @@ class HttpAnswer:
         return ""
 
 
-Heir = Callable[[HttpAnswer], None]
+OnOrphaned = Callable[[HttpAnswer], None]  # gets an answer whose caller was cancelled
 
 
 class ClientConnection(asyncio.Protocol):
@@ -120,7 +120,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop, on_lost: Callable[[ClientConnection], None]) -> None:
         self._loop, self._on_lost = loop, on_lost
         self._waiting: asyncio.Future[HttpAnswer] | None = None
-        self._heir: Heir | None = None
+        self._on_orphaned: OnOrphaned | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
@@ -132,15 +132,20 @@ class ClientConnection(asyncio.Protocol):
         self.gone: asyncio.Future[None] = loop.create_future()
 
     async def exchange(
-        self, request: bytes, *, timeout_s: float, answer_bytes_max: int, heir: Heir | None = None
+        self,
+        request: bytes,
+        *,
+        timeout_s: float,
+        answer_bytes_max: int,
+        on_orphaned: OnOrphaned | None = None,
     ) -> HttpAnswer:
         """The answer to the request, or NoAnswer.
 
         A caller that is cancelled closes the connection, so that the service stops working for nobody. What is in an answer
-        that was already on its way then goes to the `heir`: the messages in it have been claimed.
+        that was already on its way then goes to `on_orphaned`: the messages in it have been claimed.
         """
         waiting: asyncio.Future[HttpAnswer] = self._loop.create_future()
-        self._waiting, self._heir = waiting, heir
+        self._waiting, self._on_orphaned = waiting, on_orphaned
         self._bytes_left, self._heard = answer_bytes_max, False
         self._timer = self._loop.call_later(timeout_s, self._time_is_up, timeout_s)
         self._transport.write(request)
@@ -149,8 +154,8 @@ class ClientConnection(asyncio.Protocol):
         except asyncio.CancelledError:
             if self._waiting is waiting:
                 self.abandon()
-            elif heir is not None and not waiting.cancelled() and waiting.exception() is None:
-                heir(waiting.result())  # it came in the very moment of the cancelling
+            elif on_orphaned is not None and not waiting.cancelled() and waiting.exception() is None:
+                on_orphaned(waiting.result())  # it came in the very moment of the cancelling
             raise
 
     def _time_is_up(self, timeout_s: float) -> None:
@@ -159,12 +164,12 @@ class ClientConnection(asyncio.Protocol):
         self._timer = self._loop.call_later(_READ_FIRST_S, self._fail, f"no answer within {timeout_s:g} s")
 
     def abandon(self) -> None:
-        """End what is under way. With an heir, only our side is closed at first, and the other one heard for a moment."""
+        """End what is under way. With `on_orphaned`, only our side is closed at first, and the other one heard for a moment."""
         self.reusable = False
         waiting = self._waiting
         if waiting is not None and not waiting.done():
             waiting.set_exception(NoAnswer("the client was closed"))
-        if waiting is None or self._heir is None or self._transport.is_closing():
+        if waiting is None or self._on_orphaned is None or self._transport.is_closing():
             self.abort()
             return
         self._set_timer(LINGER_S)
@@ -246,15 +251,15 @@ class ClientConnection(asyncio.Protocol):
         return bool(names) and names.isdisjoint((b"content-length", b"transfer-encoding"))
 
     def _finish(self) -> None:
-        waiting, heir = self._waiting, self._heir
+        waiting, on_orphaned = self._waiting, self._on_orphaned
         assert waiting is not None
         answer = HttpAnswer(self._parser.get_status_code(), self._headers, b"".join(self._body))
         self._settle()
         self._answers += 1
         if not waiting.done():
             waiting.set_result(answer)
-        elif heir is not None:
-            heir(answer)
+        elif on_orphaned is not None:
+            on_orphaned(answer)
         if not self.reusable:
             self._transport.close()
 
@@ -266,7 +271,7 @@ class ClientConnection(asyncio.Protocol):
         self.abort()
 
     def _settle(self) -> None:
-        self._waiting = self._heir = None
+        self._waiting = self._on_orphaned = None
         self._headers, self._body = [], []
         self._set_timer(None)
         self.rested_since_s = self._loop.time()
@@ -312,7 +317,7 @@ class HttpPool:
         timeout_s: float,
         answer_bytes_max: int,
         rest_s_max: float = REST_S_MAX,
-        heir: Heir | None = None,
+        on_orphaned: OnOrphaned | None = None,
     ) -> HttpAnswer:
         """The answer, or NoAnswer; on a connection that has not rested for longer than `rest_s_max` (0: on a new one)."""
         if self._turns.locked():
@@ -326,11 +331,11 @@ class HttpPool:
         try:
             connection = self._rested(rest_s_max) or await self._connected()
             try:
-                if self._ending and heir is not None:
+                if self._ending and on_orphaned is not None:
                     # Nobody would be there to give back what it claims.
                     raise NoAnswer("the client was closed")
                 return await connection.exchange(
-                    request, timeout_s=timeout_s, answer_bytes_max=answer_bytes_max, heir=heir
+                    request, timeout_s=timeout_s, answer_bytes_max=answer_bytes_max, on_orphaned=on_orphaned
                 )
             finally:
                 if connection.reusable and not self._closed:
@@ -339,9 +344,9 @@ class HttpPool:
             self._turns.release()
 
     async def abandon(self) -> None:
-        """End every exchange; returns when the answers that were on their way have come to their heirs.
+        """End every exchange; returns when the answers that were on their way have gone to `on_orphaned`.
 
-        From now on there are no exchanges with heirs any more; others go on being possible.
+        From now on there are no exchanges with it any more; others go on being possible.
         """
         self._ending = True
         ending = [*self._open]

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from veil.client.api import ApiError, Failure, RetryBackoff
 from veil.client.client import with_retries
 from veil.consumer.lease import Lease, LeaseLost, LeaseStatus, Settling
-from veil.consumer.renewal.ledger import Flight, LeaseEvent, Ledger
+from veil.consumer.renewal.ledger import DueRenewal, LeaseEvent, Ledger
 from veil.consumer.renewal.policies import RenewalPolicy
 
 _log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class KeeperEvents:
         """The lease cannot be renewed any more; it lasts until its deadline."""
 
     def warned(self, lease: Lease, ends_in_s: float) -> None:
-        """Renewal ends for good in so many seconds; the handler has been told."""
+        """DueRenewal ends for good in so many seconds; the handler has been told."""
 
 
 class Keeper(Protocol):
@@ -106,7 +106,7 @@ steady_s: Callable[[], float] = (
 
 # The loop's own clock stands still while the machine is suspended: without a look now and then, a timer of a minute would
 # notice a night's sleep a minute after waking up.
-_NAP_MAX_S = 1.0
+_SLEEP_MAX_S = 1.0
 _LATE_S = 0.5
 _BY_HAND_TRIES, _BY_HAND_TIMEOUT_S = 5, 5.0
 _BY_HAND_BACKOFF = RetryBackoff(first_s=0.3, max_s=0.3, jitter=2 / 3)
@@ -157,14 +157,14 @@ class LeaseKeeper(Keeper):
 
     def let_go(self, *leases: Lease) -> Settling:
         """Send no renewal for the leases after this; settled when none is under way either."""
-        landed = []
+        ended = []
         with self._lock:
-            flying, events = self._ledger.let_go(leases, self._monotonic())
-            for held in flying:
+            under_way, events = self._ledger.let_go(leases, self._monotonic())
+            for held in under_way:
                 held.waiting.append(future := promise())
-                landed.append(future)
+                ended.append(future)
         self._apply(events)
-        return Settling(*landed)
+        return Settling(*ended)
 
     def change(self, lease: Lease, visibility_s: int) -> Future[None]:
         """Set the window by hand; afterwards the keeper leaves the lease alone."""
@@ -202,7 +202,7 @@ class LeaseKeeper(Keeper):
             return
         now_s = self._monotonic()
         with self._lock:
-            next_s = min(self._ledger.next_s(), now_s + _NAP_MAX_S) if self._ledger else math.inf
+            next_s = min(self._ledger.next_s(), now_s + _SLEEP_MAX_S) if self._ledger else math.inf
             if next_s == self._planned_s and self._timer is not None:
                 return
             self._planned_s = next_s
@@ -237,7 +237,7 @@ class LeaseKeeper(Keeper):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _renew(self, call: list[Flight]) -> None:
+    async def _renew(self, call: list[DueRenewal]) -> None:
         call = self._without_the_gone(call)
         if not call:
             return
@@ -247,28 +247,28 @@ class LeaseKeeper(Keeper):
         try:
             results = await self._extend(
                 call[0].held.lease.queue_url,
-                [(flight.held.lease.receipt, flight.ask_s) for flight in call],
+                [(renewal.held.lease.receipt, renewal.ask_s) for renewal in call],
                 self._ledger.timeout_s(call, asked_at_s),
             )
         finally:
             now_s = self._monotonic()
             with self._lock:
                 events = self._ledger.answered(call, results, asked_at_s, now_s)
-                self._landed(call)
+                self._call_ended(call)
             self._apply(events)
             self._plan()
 
-    def _without_the_gone(self, call: list[Flight]) -> list[Flight]:
+    def _without_the_gone(self, call: list[DueRenewal]) -> list[DueRenewal]:
         with self._lock:
-            self._landed([flight for flight in call if flight.held.gone])
-            return [flight for flight in call if not flight.held.gone]
+            self._call_ended([renewal for renewal in call if renewal.held.gone])
+            return [renewal for renewal in call if not renewal.held.gone]
 
-    def _landed(self, call: list[Flight]) -> None:
-        for flight in call:
-            flight.held.flying = False
-            for future in flight.held.waiting:
+    def _call_ended(self, call: list[DueRenewal]) -> None:
+        for renewal in call:
+            renewal.held.under_way = False
+            for future in renewal.held.waiting:
                 future.set_result(None)
-            flight.held.waiting.clear()
+            renewal.held.waiting.clear()
 
     async def _extend(
         self, url: str, changes: list[tuple[str, int]], timeout_s: float
@@ -305,7 +305,7 @@ class LeaseKeeper(Keeper):
                 lease.by_hand = True  # nothing more is sent for it; what is under way is waited for
                 held = self._ledger.get(lease)
                 under_way: Future[None] | None = None
-                if held is not None and held.flying:
+                if held is not None and held.under_way:
                     held.waiting.append(under_way := promise())
             if under_way is not None:
                 await asyncio.wrap_future(under_way)

@@ -36,7 +36,7 @@ class Held(Window):
     tries: int = 0  # that failed since the last success
     asking_s: int = 0  # what this series of tries asks for
     retry_s: float = math.inf
-    flying: bool = False  # a call for it is under way
+    under_way: bool = False  # a call for it is under way
     gone: bool = False  # let go, or lost: nothing may be sent for it any more
     last: bool = False  # this window is the last one
     why_last: str = ""
@@ -52,7 +52,7 @@ class Held(Window):
     left: int = 1  # of those
 
 
-class Flight(NamedTuple):
+class DueRenewal(NamedTuple):
     """One renewal that is to be sent."""
 
     held: Held
@@ -141,7 +141,7 @@ class Ledger:
 
     def let_go(self, leases: Sequence[Lease], now_s: float) -> tuple[list[Held], list[LeaseEvent]]:
         """Send nothing for the leases after this; those for which a call is under way still, and what was noticed."""
-        flying: list[Held] = []
+        under_way: list[Held] = []
         events: list[LeaseEvent] = []
         for lease in leases:
             held = self._table.get(lease)
@@ -149,8 +149,8 @@ class Ledger:
                 continue
             if held.together and (lease.noticed is LeaseStatus.LOST or now_s >= lease.lost_at_s):
                 held = self._apart(lease, held)
-            if held.flying:
-                flying.append(held)
+            if held.under_way:
+                under_way.append(held)
             if not held.together and self._is_lost(held, now_s):  # and nobody has been awake to notice
                 events.append(self._lose(held))
                 continue
@@ -159,7 +159,7 @@ class Ledger:
             else:
                 self._remove(held)
             self.policy.observed(now_s - held.held_at_s, held.kind)
-        return flying, events
+        return under_way, events
 
     def by_hand(self, lease: Lease, deadline_s: float | None) -> None:
         """The handler has set the window itself (or, with None, failed to): look at it anew."""
@@ -190,11 +190,11 @@ class Ledger:
             heapq.heappop(heap)
         return heap[0][0] if heap else math.inf
 
-    def due(self, now_s: float) -> tuple[list[LeaseEvent], list[list[Flight]]]:
+    def due(self, now_s: float) -> tuple[list[LeaseEvent], list[list[DueRenewal]]]:
         """What has happened by itself, losses first, and the renewals to send, ten to a call."""
         lost: list[LeaseEvent] = []
         events: list[LeaseEvent] = []
-        flights: list[Flight] = []
+        renewals: list[DueRenewal] = []
         while self.next_s() <= now_s:
             held = heapq.heappop(self._heap)[2]
             held.next_s = math.inf
@@ -205,15 +205,15 @@ class Ledger:
             elif held.lease.noticed is LeaseStatus.ENDED:  # and whoever ended it forgot to say so
                 self._remove(held)
             else:
-                self._look(held, now_s, events, flights)
-        if flights:
-            self._fill_up(now_s, events, flights)
-        return lost + events, self._calls(flights)
+                self._look(held, now_s, events, renewals)
+        if renewals:
+            self._fill_up(now_s, events, renewals)
+        return lost + events, self._calls(renewals)
 
-    def timeout_s(self, call: Sequence[Flight], now_s: float) -> float:
+    def timeout_s(self, call: Sequence[DueRenewal], now_s: float) -> float:
         """How long to wait for the answer of a call that is sent now."""
-        left_s = min(self.lost_at_s(flight.held) for flight in call) - now_s
-        if any(flight.held.tries for flight in call):
+        left_s = min(self.lost_at_s(renewal.held) for renewal in call) - now_s
+        if any(renewal.held.tries for renewal in call):
             timeout_s = max(left_s * _TIMEOUT_SHARE, _TIMEOUT_MIN_S)
         else:
             timeout_s = max(left_s * _TIMEOUT_SHARE_FIRST, _TIMEOUT_MIN_FIRST_S)
@@ -221,7 +221,7 @@ class Ledger:
         return max(min(timeout_s, _TIMEOUT_MAX_S, left_s), 0.0)
 
     def answered(
-        self, call: Sequence[Flight], results: Sequence[ApiError | None], asked_at_s: float, now_s: float
+        self, call: Sequence[DueRenewal], results: Sequence[ApiError | None], asked_at_s: float, now_s: float
     ) -> list[LeaseEvent]:
         """What the answer to a call means for its leases; one that was let go meanwhile is nobody's concern."""
         events: list[LeaseEvent] = []
@@ -229,13 +229,13 @@ class Ledger:
         jitter = 0.5 + self._random.random()
         if None in results:
             self._answer_s = max(now_s - asked_at_s, 0.95 * self._answer_s)
-        for flight, problem in zip(call, results, strict=True):
-            held = flight.held
-            held.flying = False
+        for renewal, problem in zip(call, results, strict=True):
+            held = renewal.held
+            held.under_way = False
             if held.gone:
                 continue
             if problem is None:
-                self._granted(flight, asked_at_s, events)
+                self._granted(renewal, asked_at_s, events)
             elif problem.failure is Failure.LOST:
                 events.append(self._lose(held, f"the service says: {problem}"))
                 continue
@@ -274,7 +274,7 @@ class Ledger:
         return max(end_s - self.policy.warn_before_s, (held.held_at_s + end_s) / 2)
 
     def _due_s(self, held: Held) -> float:
-        if held.flying or held.last or held.lease.by_hand:
+        if held.under_way or held.last or held.lease.by_hand:
             return math.inf
         return held.retry_s if held.tries else self.policy.due_s(held)
 
@@ -288,7 +288,7 @@ class Ledger:
         held.next_s = next_s
         heapq.heappush(self._heap, (next_s, next(self._numbers), held))
 
-    def _look(self, held: Held, now_s: float, events: list[LeaseEvent], flights: list[Flight]) -> None:
+    def _look(self, held: Held, now_s: float, events: list[LeaseEvent], renewals: list[DueRenewal]) -> None:
         if not held.lease.by_hand and not held.last:
             if now_s >= self._end_s(held):
                 self._cap(
@@ -301,12 +301,20 @@ class Ledger:
                     held.warned = True
                     events.append(_event("warned", held, self._end_s(held)))
                 if now_s >= self._due_s(held):
-                    self._take_off(held, now_s, events, flights)
+                    self._begin_renewal(held, now_s, events, renewals)
         self._schedule(held)
 
-    def _take_off(self, held: Held, now_s: float, events: list[LeaseEvent], flights: list[Flight]) -> None:
+    def _begin_renewal(
+        self, held: Held, now_s: float, events: list[LeaseEvent], renewals: list[DueRenewal]
+    ) -> None:
         # One series of tries asks for one length: a cut call that arrives late then can only lengthen the window.
-        ask_s = held.asking_s if held.tries else self.policy.ask_s(held, now_s)
+        try:
+            ask_s = held.asking_s if held.tries else self.policy.ask_s(held, now_s)
+        except (
+            Exception
+        ) as error:  # of a policy that somebody wrote: the others in this call must not miss theirs
+            self._cap(held, f"its policy failed: {error!r}", events)
+            return
         left_s = math.floor(held.received_at_s + LIFETIME_S - _LIFETIME_MARGIN_S - now_s + 1e-6)
         clamped = ask_s > left_s
         if ask_s == 0 or (clamped and now_s + left_s <= held.deadline_s):
@@ -316,14 +324,14 @@ class Ledger:
             self._cap(held, f"it cannot be renewed beyond {why}", events)
             return
         held.asking_s = ask_s
-        held.flying = True
-        flights.append(Flight(held, min(ask_s, left_s), clamped))
+        held.under_way = True
+        renewals.append(DueRenewal(held, min(ask_s, left_s), clamped))
 
-    def _fill_up(self, now_s: float, events: list[LeaseEvent], flights: list[Flight]) -> None:
+    def _fill_up(self, now_s: float, events: list[LeaseEvent], renewals: list[DueRenewal]) -> None:
         """Places left in the last call cost nothing: give them to those that are due next."""
         aside: list[tuple[float, int, Held]] = []
         horizon_s = now_s + 60.0
-        while len(flights) % BATCH and len(aside) < _SCAN_MAX and self.next_s() <= horizon_s:
+        while len(renewals) % BATCH and len(aside) < _SCAN_MAX and self.next_s() <= horizon_s:
             entry = heapq.heappop(self._heap)
             held = entry[2]
             slack_s = _GAP_MIN_S if held.tries else self.policy.slack_s(held)
@@ -332,26 +340,26 @@ class Ledger:
             elif held.together:
                 self._part(held)
             else:
-                self._take_off(held, now_s, events, flights)
+                self._begin_renewal(held, now_s, events, renewals)
                 self._schedule(held)
         for entry in aside:
             heapq.heappush(self._heap, entry)
 
-    def _calls(self, flights: list[Flight]) -> list[list[Flight]]:
-        by_queue: dict[str, list[Flight]] = {}
-        for flight in flights:
-            by_queue.setdefault(flight.held.lease.queue_url, []).append(flight)
+    def _calls(self, renewals: list[DueRenewal]) -> list[list[DueRenewal]]:
+        by_queue: dict[str, list[DueRenewal]] = {}
+        for renewal in renewals:
+            by_queue.setdefault(renewal.held.lease.queue_url, []).append(renewal)
         return [same[at : at + BATCH] for same in by_queue.values() for at in range(0, len(same), BATCH)]
 
-    def _granted(self, flight: Flight, asked_at_s: float, events: list[LeaseEvent]) -> None:
-        held = flight.held
-        held.asked_at_s, held.deadline_s = asked_at_s, asked_at_s + flight.ask_s
+    def _granted(self, renewal: DueRenewal, asked_at_s: float, events: list[LeaseEvent]) -> None:
+        held = renewal.held
+        held.asked_at_s, held.deadline_s = asked_at_s, asked_at_s + renewal.ask_s
         held.renewals += 1
         held.tries, held.retry_s, held.problem, held.refused = 0, math.inf, "", False
         held.unanswered = False
         held.lease.renewed(held.deadline_s)
-        events.append(_event("renewed", held, flight.ask_s))
-        if flight.clamped:
+        events.append(_event("renewed", held, renewal.ask_s))
+        if renewal.clamped:
             self._cap(held, "it cannot be renewed beyond twelve hours after the receive", events)
 
     def _try_again(
