@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import http.client
 import json
 import logging
@@ -213,6 +214,20 @@ async def test_what_is_neither_http_nor_tls_is_let_go(start: Start):
         assert await reader.read() == b""
     writer.close()
     await until_async(lambda: server.connection_count == 0)
+
+
+async def test_a_failed_handshake_keeps_no_tls_memory_while_it_lingers(start: Start):
+    server = await start(linger_s=1000)
+    clients = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(5)]
+    for reader, writer in clients:
+        writer.write(b"\x16\x03\x01\x00\x40" + b"x" * 64)
+        async with asyncio.timeout(60):
+            await reader.read()  # the alert, and that nothing more will come
+    assert server.connection_count == 5
+    gc.collect()  # what other tests have left
+    assert not [each for each in gc.get_objects() if type(each) is ssl.SSLObject]
+    for _, writer in clients:
+        writer.close()
 
 
 async def test_tls_at_the_plain_port_is_logged_with_what_to_do(

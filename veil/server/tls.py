@@ -368,6 +368,8 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
             reason = _reason(error)
             self._roster.note(reason, f"the TLS handshake with {self._peer()} failed: {reason}")
         self._flush()  # the alert that tells the client why
+        # Some 50 kB, which a crowd of bad handshakes must not hold all at once while it lingers.
+        self._tls, self._incoming, self._outgoing = None, ssl.MemoryBIO(), ssl.MemoryBIO()
         self._linger()
 
     def _peer(self) -> str:
