@@ -193,3 +193,75 @@ def pages_read(dsn: str, queue_id: int, place: tuple[int, int]) -> int:
     assert row is not None
     plan = row[0] if isinstance(row[0], list) else json.loads(row[0])
     return int(plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"])
+
+
+# ---- behind the backlog of a noisy group
+
+
+async def behind_noisy_ones(store, clock, queue, monkeypatch):
+    """A receive for quiet groups has passed a noisy group's messages; the next begins behind them. Returns what is in flight of
+    the noisy group, and one message of a quiet group that was sent before all the noisy ones."""
+    await store.send(queue, [a_message("early", group="quiet")])
+    early = await store.receive(queue, 1, visibility_s=600)
+    await store.send(queue, [a_message(f"noisy {number}", group="noisy") for number in range(60)])
+    held = await store.receive(queue, 30, visibility_s=600)
+    clock.advance(seconds=60)
+    await store.send(queue, [a_message("quiet", group="other"), a_message("alone")])
+    assert bodies(await store.receive(queue, 1, visibility_s=600)) == ["quiet"]
+    starts, real = [], PipelinedConnection.exchange
+
+    async def noted(connection, statements):
+        starts.extend(given["after"] for query, given in statements if query == Q.visible_quiet)
+        return await real(connection, statements)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PipelinedConnection, "exchange", noted)
+        assert bodies(await store.receive(queue, 1, visibility_s=600)) == ["alone"]
+    [last_noisy] = [each.seq for each in await store.peek_next(queue, limit=100) if each.body == "noisy 59"]
+    assert starts[0] >= last_noisy  # however many there are, none of them was read again
+    return early + held
+
+
+async def test_a_receive_does_not_read_the_backlog_of_a_noisy_group_again(postgres, monkeypatch):
+    clock = ManualClock()
+    async with nodes(postgres, 1, clock=clock) as [store]:
+        queue = await make_queue(store)
+        await behind_noisy_ones(store, clock, queue, monkeypatch)
+        await store.send(queue, [a_message("later", group="other"), a_message("first", priority=1)])
+
+        assert bodies(await store.receive(queue, 3)) == ["first", "later", "noisy 30"]
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["this node", "another node"])
+async def test_what_came_back_for_a_quiet_group_goes_before_the_noisy_ones(postgres, monkeypatch, own):
+    clock = ManualClock()
+    async with nodes(postgres, clock=clock) as (one, other):
+        queue = await make_queue(one)
+        [early, *_] = await behind_noisy_ones(one, clock, queue, monkeypatch)
+        await (one if own else other).extend(queue, [Extension(receipt_of(queue, early), 0)])
+
+        assert bodies(await one.receive(queue, 2)) == ["early", "noisy 30"]
+
+
+async def test_a_group_that_is_no_longer_noisy_has_its_old_place(postgres, monkeypatch):
+    clock = ManualClock()
+    async with nodes(postgres, 1, clock=clock) as [store]:
+        queue = await make_queue(store)
+        [_, *held] = await behind_noisy_ones(store, clock, queue, monkeypatch)
+        await store.delete(queue, receipts_of(queue, held))
+        await store.send(queue, [a_message("later", group="other")])
+
+        assert bodies(await store.receive(queue, 2)) == ["noisy 30", "noisy 31"]
+
+
+async def test_a_noisy_run_is_not_kept_where_another_group_was_noisy_too(postgres, monkeypatch):
+    clock = ManualClock()
+    async with nodes(postgres, 1, clock=clock) as [store]:
+        queue = await make_queue(store)
+        await store.send(queue, [a_message(f"b{number}", group="b") for number in range(40)])
+        held = await store.receive(queue, 39, visibility_s=600)
+        await behind_noisy_ones(store, clock, queue, monkeypatch)
+        await store.delete(queue, receipts_of(queue, held))
+        await store.send(queue, [a_message("later", group="other")])
+
+        assert bodies(await store.receive(queue, 3)) == ["b39", "later", "noisy 30"]

@@ -18,7 +18,8 @@ from veil.core.sequence import SEQ_MAX, noisy_groups
 from veil.stores.postgres import queues
 from veil.stores.postgres.apply import MessageRows, apply, columns, enqueue, insert
 from veil.stores.postgres.pipeline import Q, Statement
-from veil.stores.postgres.transaction import LockedQueue, SharedOperation, Transaction
+from veil.stores.postgres.transaction import NO_RUN, LockedQueue, NoisyRun, SharedOperation, Transaction
+from veil.stores.postgres.watermarks import found_from
 from veil.stores.sql import to_message
 
 PAGE_MAX: Final = 100  # rows with their bodies
@@ -243,9 +244,11 @@ def _candidates(tx: Transaction, state: LockedQueue, count: int, page: int) -> P
     return _fifo_order(tx, state, count) if state.fifo else _standard_order(tx, state, page)
 
 
-async def _pages(tx: Transaction, query: str, page: int, **named: object) -> Pages:
+async def _pages(
+    tx: Transaction, query: str, page: int, after: tuple[int, int] = (0, 0), **named: object
+) -> Pages:
     """The messages of a query ordered by priority and age, page by page."""
-    priority = seq = 0
+    priority, seq = after
     while True:
         rows = await tx.rows(query, {**named, "priority": priority, "after": seq, "limit": page})
         messages = [to_message(row) for row in rows]
@@ -261,7 +264,13 @@ async def _standard_order(tx: Transaction, state: LockedQueue, page: int) -> Pag
     if state.has_groups:
         loud = await tx.rows(Q.loud_groups, {"queue": state.id})
         noisy = noisy_groups(dict(loud), state.in_flight)
-    async for messages in _pages(tx, Q.visible_quiet, page, queue=state.id, noisy=noisy):
+    known = state.noisy_run if state.noisy_run.groups <= set(noisy) and not state.came_back else NO_RUN
+    after, first_page = known.up_to, True
+    async for messages in _pages(tx, Q.visible_quiet, page, after, queue=state.id, noisy=noisy):
+        if noisy and first_page:
+            first_page, first = False, messages[0] if messages else None
+            priority, seq = found_from(None if first is None else (first.priority, first.seq), tx.now_ms)
+            state.noisy_run = NoisyRun(frozenset(noisy), max(after, (priority, seq - 1)))
         yield messages
     for group in noisy:
         async for messages in _pages(tx, Q.visible_of_group, page, queue=state.id, group=group):

@@ -110,6 +110,16 @@ class KnownQueues:
             del self.by_key[known.queue.key]
 
 
+class NoisyRun(NamedTuple):
+    """The front of a queue with nothing for quiet groups: every visible message up to there is of one of these groups."""
+
+    groups: frozenset[str]
+    up_to: tuple[int, int]  # priority and seq
+
+
+NO_RUN: Final = NoisyRun(frozenset(), (0, 0))
+
+
 @dataclass(slots=True, eq=False)
 class LockedQueue(KnownQueue):
     """A queue within a transaction that holds its lock, so that nobody can edit it meanwhile."""
@@ -125,6 +135,7 @@ class LockedQueue(KnownQueue):
     next_expiry_ms: int = NEVER  # not later than the first visible message passes its retention
     looked_ahead: bool = False  # the next wake is known even if it is later than now
     came_back: bool = False  # messages became visible somewhere else than at the end
+    noisy_run: NoisyRun = NO_RUN  # see watermarks.py
     # Changes of groups that are not written yet, in order: by group, the change in messages and in messages in flight.
     group_changes: list[dict[str, list[int]]] = field(default_factory=list)
 

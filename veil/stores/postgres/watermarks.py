@@ -7,6 +7,9 @@ before which it found nothing, and starts there. A message that becomes visible 
 a dead letter, a higher priority) increments the queue's `returns` in the same transaction, and a node that sees a new value
 starts at the front again. It also does so periodically, less often the longer it takes, to find messages that it skipped because
 they were locked by a transaction that then rolled back.
+
+A receive that looks for quiet groups starts behind the messages of noisy ones that an earlier receive has read (`NoisyRun`), for
+as long as those groups are noisy and nothing comes back: otherwise every receive would read the whole backlog of a noisy group.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Any, Final
 
 from veil.core.message import PRIORITY_DEFAULT
 from veil.core.sequence import first_seq_of
-from veil.stores.postgres.transaction import NEVER, LockedQueue, QueueLook
+from veil.stores.postgres.transaction import NEVER, NO_RUN, LockedQueue, NoisyRun, QueueLook
 
 # The most time between assigning order keys or deadlines and COMMIT.
 SLACK_MS: Final = 2_000
@@ -34,6 +37,7 @@ class Watermark:
 
     returns: int = -1  # not known yet
     scan_from: tuple[int, int] = _FRONT  # priority and seq: no visible message comes before it
+    noisy_run: NoisyRun = NO_RUN
     wake_ms: int = 0  # nothing hidden wakes before it
     expiry_ms: int = 0  # no message passes its retention before it
     full_at_s: float = 0.0
@@ -107,7 +111,9 @@ class Watermarks:
         if mark.returns < 0:
             every_s = min(max(FULL_EVERY_S, took_s * FULL_SHARE), FULL_EVERY_MAX_S)
             mark.full_at_s = time.monotonic() + every_s
-        mark.returns = max(mark.returns, look.returns)
+        if mark.returns < look.returns:
+            mark.returns, mark.noisy_run = look.returns, NO_RUN
+        state.noisy_run = mark.noisy_run
         if asked["wants_oldest"][at]:
             mark.expiry_ms = state.next_expiry_ms
         else:
@@ -124,7 +130,9 @@ class Watermarks:
             mark.returns = max(
                 mark.returns, state.returns + 1
             )  # another transaction may have seen it already
-            mark.scan_from = _FRONT
+            mark.scan_from, mark.noisy_run = _FRONT, NO_RUN
+        elif mark.returns == state.returns:
+            mark.noisy_run = state.noisy_run
 
     def claimed(
         self, state: LockedQueue, scan_starts: ScanStarts, first: tuple[int, int] | None, now_ms: int
@@ -132,9 +140,14 @@ class Watermarks:
         """Advance the mark to the first message that a claim found, unless messages came back meanwhile."""
         mark, _ = scan_starts[state.id]
         if mark is self._marks.get(state.id) and mark.returns == state.returns and not state.came_back:
-            # Sends in progress have slightly older keys.
-            newest = (PRIORITY_DEFAULT, first_seq_of(now_ms - SLACK_MS))
-            mark.scan_from = newest if first is None else min(first, newest)
+            mark.scan_from = found_from(first, now_ms)
+
+
+def found_from(first: tuple[int, int] | None, now_ms: int) -> tuple[int, int]:
+    """The position that nothing comes before, now and later, once a scan has found `first` there, or nothing at all."""
+    # Sends in progress have slightly older keys.
+    newest = (PRIORITY_DEFAULT, first_seq_of(now_ms - SLACK_MS))
+    return newest if first is None else min(first, newest)
 
 
 class DueTimes:
