@@ -308,6 +308,18 @@ async def test_calls_that_are_refused_together_fetch_new_credentials_once(home: 
     assert runs(home) == 2
 
 
+async def test_what_was_refused_and_cannot_be_replaced_now_is_no_reason_to_stop(home: Path) -> None:
+    process_that_prints(home, SessionToken="old")
+    (home / "config").write_text(f"[default]\ncredential_process = {home}/process.sh")
+    asked = source()
+    old = await asked.current()
+    (home / "process.sh").write_text("#!/bin/sh\nexit 1\n")
+    assert (await failure_of(asked.instead_of(old)))[0] is Failure.UNREACHABLE
+    process_that_prints(home, SessionToken="new")
+    found = await asked.instead_of(old)
+    assert found is not None and found.session_token == "new"
+
+
 async def test_keys_changed_in_the_file_are_read_again_when_the_old_ones_are_refused(home: Path) -> None:
     async def service(talk: Talk) -> None:
         while True:

@@ -190,7 +190,6 @@ class BotocoreCredentials:
 
     def __init__(self, found: Any) -> None:
         self._found = found
-        self._served = False
 
     @classmethod
     def find(cls, profile: str | None) -> BotocoreCredentials | None:
@@ -208,7 +207,7 @@ class BotocoreCredentials:
         try:
             found = botocore.session.Session(profile=profile).get_credentials()
         except BotoCoreError as error:
-            raise _failed(error, served=False) from None
+            raise _failed(error) from None
         return cls(found) if found is not None else None
 
     def refresh_needed(self) -> bool:
@@ -223,20 +222,17 @@ class BotocoreCredentials:
         except (
             Exception
         ) as error:  # the providers raise whatever their sources do: OSError, ValueError, RuntimeError, …
-            raise _failed(error, served=self._served) from None
-        self._served = True
+            raise _failed(error) from None
         return Credentials(
             frozen.access_key, frozen.secret_key, frozen.token or None, f"botocore, {self._found.method}"
         )
 
 
-def _failed(error: Exception, *, served: bool) -> ApiError:
+def _failed(error: Exception) -> ApiError:
     from botocore.exceptions import HTTPClientError
 
-    # What worked before may work again: a token service can be away, and somebody can log in again.
-    passing = served or isinstance(error, HTTPClientError)
     return ApiError(
-        Failure.UNREACHABLE if passing else Failure.FATAL,
+        Failure.UNREACHABLE if isinstance(error, HTTPClientError) else Failure.FATAL,
         type(error).__name__,
         f"credentials could not be fetched: {error}",
     )
@@ -300,6 +296,15 @@ class CredentialsSource:
         return held if held is not None and held != refused else None
 
     def _find(self) -> Credentials:
+        try:
+            return self._found()
+        except ApiError as error:
+            if self._held is None:
+                raise
+            # What worked before may work again: a token service can be away, and somebody can log in again.
+            raise ApiError(Failure.UNREACHABLE, error.code, error.message) from None
+
+    def _found(self) -> Credentials:
         if self._fetched is not None:
             return self._fetched.freeze()
         profile = read_profile(self._profile)

@@ -60,7 +60,7 @@ class KeeperEvents:
         """The lease cannot be renewed any more; it lasts until its deadline."""
 
     def warned(self, lease: Lease, ends_in_s: float) -> None:
-        """DueRenewal ends for good in so many seconds; the handler has been told."""
+        """Renewal ends for good in so many seconds; the handler has been told."""
 
 
 class Keeper(Protocol):
