@@ -82,12 +82,12 @@ def test_the_audit_log_shows_the_newest_change_first_and_is_searched(open_page: 
 
 
 def test_the_audit_log_is_read_page_by_page(server: VeilServer, sqs: Any, open_page: OpenPage):
-    sqs.create_queue(QueueName="orders")
-    page = open_page(f"{server.endpoint_url}/console/queues/us-east-1/orders/edit")
+    sqs.create_queue(QueueName="often-edited")
+    page = open_page(f"{server.endpoint_url}/console/queues/us-east-1/often-edited/edit")
     token = page.locator("input[name=token]").first.input_value()
     context = page.context
     for number in range(51):
-        address = f"{server.endpoint_url}/console/queues/us-east-1/orders/edit"
+        address = f"{server.endpoint_url}/console/queues/us-east-1/often-edited/edit"
         form = {"token": token, "visibility_s": str(number + 100)}
         shown = context.request.post(address, form=form, headers={"Origin": server.endpoint_url})
         plan = shown.text().split('name="plan" value="')[1].split('"')[0]
@@ -95,10 +95,10 @@ def test_the_audit_log_is_read_page_by_page(server: VeilServer, sqs: Any, open_p
             address, form=form | {"step": "make", "plan": plan}, headers={"Origin": server.endpoint_url}
         )
         assert done.ok
-    page.goto(f"{server.endpoint_url}/console/audit?search=orders")
+    page.goto(f"{server.endpoint_url}/console/audit?search=often-edited")
     assert page.locator(".audit tbody tr").count() == 50
     page.get_by_role("link", name="Older").click()
-    assert 1 <= page.locator(".audit tbody tr").count() <= 10
+    assert page.locator(".audit tbody tr").count() == 1
     page.get_by_role("link", name="To the newest").click()
     assert page.locator(".audit tbody tr").count() == 50
 

@@ -158,7 +158,7 @@ def test_all_letters_of_the_server_go_back_by_a_move_task_which_can_be_cancelled
     page = open_page(server.endpoint_url + ORDERS_DEAD)
 
     page.get_by_label("At most").fill("1")
-    page.get_by_role("button", name="Redrive all of them").click()
+    page.get_by_role("button", name="Redrive all").click()
     command = page.locator("pre.command").inner_text()
     assert command.startswith("aws sqs start-message-move-task")
     assert "--max-number-of-messages-per-second 1" in command

@@ -90,6 +90,16 @@ def test_a_failed_attempt_is_told_with_its_error_and_when_the_next_one_may_come(
     assert second == "held 1 s · given back · visible again after 10 s"
 
 
+def test_a_receive_without_a_window_is_given_back_and_has_not_lapsed():
+    life = told(
+        an_event("received", 0, delivery=1, deadline_s=0),
+        an_event("received", 5, delivery=2, deadline_s=35),
+        now_s=7,
+    )
+    assert ends(life) == [("released", 0), ("open", None)]
+    assert lease_words(life.leases[0]) == "held 0 s · given back"
+
+
 def test_a_lapse_is_judged_by_what_is_known_of_its_holder():
     for kind, outcome in (
         ("holder_seen", "failed"),

@@ -174,7 +174,7 @@ def _facts(lease: LeaseLife, gone_ms: int | None) -> AttemptFacts:
         undone_at=lease.ended_at_ms if lease.how == "undone" else None,
         said=None if lease.reported is None else lease.reported.outcome,
         deleted_at=lease.ended_at_ms if lease.how == "deleted" else late_delete,
-        is_returned=lease.how in _RETURNED or lease.deadline_ms <= lease.received_at_ms,
+        is_returned=lease.how in _RETURNED,
         gone_at=gone_ms,
         refused_at=max((event.at_ms for event in lease.late if event.kind in _LATE), default=None),
         seen_at=lease.seen_at_ms,
@@ -256,11 +256,12 @@ def _lease_of(stay: Stay, event: LifeEvent) -> LeaseLife:
 
 
 def _lapse(stay: Stay, now_ms: int) -> None:
-    """End the open lease at its deadline, if that has passed."""
+    """End the open lease at its deadline, if that has passed; a receive with a timeout of 0 has released the message itself."""
     if stay.leases:
         lease = stay.leases[-1]
         if lease.is_open and lease.deadline_ms <= now_ms:
-            lease.ended_at_ms, lease.how = lease.deadline_ms, LAPSED
+            how = LAPSED if lease.deadline_ms > lease.received_at_ms else "released"
+            lease.ended_at_ms, lease.how = lease.deadline_ms, how
 
 
 # ---- reading the journal

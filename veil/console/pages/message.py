@@ -161,10 +161,10 @@ async def message_page(visit: Visit) -> Response:
     if history is None:
         if visit.console.journal_lookup.is_kept:
             raise NotFound(
-                f"Neither queue {key.name[:100]} nor the journal has a message with the key {seq}."
+                f"Neither queue {key.name[:100]} nor the journal has a message with the sequence number {seq}."
             )
         gone = "It is gone, and there is no journal to look it up in."
-        raise NotFound(f"Queue {key.name[:100]} has no message with the key {seq}. {gone}")
+        raise NotFound(f"Queue {key.name[:100]} has no message with the sequence number {seq}. {gone}")
     return await visit.page(
         "message.html",
         title="Message",
@@ -228,5 +228,5 @@ def _named(visit: Visit) -> tuple[QueueKey, int]:
     text = visit.parts["seq"]
     seq = seq_number(text)
     if seq is None:
-        raise NotFound(f"{text[:40]!r} is not the key of a message: expected a whole number.")
+        raise NotFound(f"{text[:40]!r} is not the sequence number of a message: expected a whole number.")
     return QueueKey(visit.parts["region"], visit.identity.account, visit.parts["name"]), seq
