@@ -323,7 +323,7 @@ def test_a_queue_of_another_region_is_left_to_that_region(
 
     ran = veil("timeouts", "apply", "--yes", "--tables", str(queues))
 
-    assert "orders: left alone, it is in eu-west-1: say --region eu-west-1" in ran.err
+    assert "orders: left alone, it is in eu-west-1: use --region eu-west-1" in ran.err
 
 
 def test_timeouts_that_need_renewal_say_so_before_they_are_set(

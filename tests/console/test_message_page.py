@@ -188,7 +188,9 @@ def test_what_is_not_there_is_said(server: VeilServer, sqs: Any, open_page: Open
     page.goto(f"{server.endpoint_url}/console/messages?id=no-such")
     assert "No messages match" in page.get_by_role("status").first.inner_text()
     page.goto(f"{server.endpoint_url}/console/queues/us-east-1/orders/messages/17")
-    assert "nor the journal has a message with the sequence number 17" in page.get_by_role("alert").inner_text()
+    assert (
+        "nor the journal has a message with the sequence number 17" in page.get_by_role("alert").inner_text()
+    )
     page.goto(f"{server.endpoint_url}/console/queues/us-east-1/orders/messages/last")
     assert "expected a whole number" in page.get_by_role("alert").inner_text()
 

@@ -33,7 +33,7 @@ from veil.cli.options import (
     server_settings,
     with_client,
 )
-from veil.cli.output import inert, say, say_json, show_table, talk, tell
+from veil.cli.output import echo, echo_err, echo_json, echo_object, inert, show_table
 from veil.cli.pipeline.options import (
     Data,
     JournalPlace,
@@ -271,7 +271,7 @@ def run(
             undo = queues.undo_command(queue, decision)
             told = _as_json(queue, state, decision, undo)
             line = f"{queue}: {decision.kind.value}: {decision.told}" + (f"; undo: {undo}" if undo else "")
-            tell(told, line, as_json=as_json)
+            echo_object(told, line, as_json=as_json)
             if hook is not None:
                 hook(told)
 
@@ -294,7 +294,9 @@ def run(
                     tell=decided,
                 )
                 if not once:
-                    talk(f"checking the queues that allow it every {words.length(every)}; stop with Ctrl-C")
+                    echo_err(
+                        f"checking the queues that allow it every {words.length(every)}; stop with Ctrl-C"
+                    )
                 _turn(pilot, every, once=once)
         except TablesBusy as busy:
             raise CommandFailed(
@@ -320,7 +322,7 @@ def _turn(pilot: Autopilot, every_s: float, *, once: bool) -> None:
                 raise
             problem = in_words(failure)
         if problem is not None and problem != told:
-            talk(f"veil: no timeouts are changed for now: {inert(problem)}")
+            echo_err(f"veil: no timeouts are changed for now: {inert(problem)}")
         told = problem
         if once:
             return
@@ -333,13 +335,13 @@ def status(tables: Storage, as_json: AsJson = False) -> None:
     """Show each queue's mode, its last decision and why."""
     state = _state(tables)
     if state.problem is not None:
-        talk(f"no timeouts are changed for now: {inert(state.problem)}")
+        echo_err(f"no timeouts are changed for now: {inert(state.problem)}")
     none = Decision(kind=DecisionKind.NOTHING, code="", reason="not checked yet", at_ms=0)
     queues = sorted(state.queues.items())
     if as_json:
         for name, each in queues:
             undo = f"veil autopilot undo {name}" if each.change else None
-            say_json(_as_json(name, each, each.last or none, undo))
+            echo_json(_as_json(name, each, each.last or none, undo))
         return
     rows = []
     for name, each in queues:
@@ -352,7 +354,7 @@ def status(tables: Storage, as_json: AsJson = False) -> None:
     show_table(["queue", "mode", "timeout", "last decision", "when", "why"], rows, right=["timeout"])
     for name, each in queues:
         for sentence in each.advised.values():
-            talk(f"{inert(name, keep='')}: {inert(sentence)}")
+            echo_err(f"{inert(name, keep='')}: {inert(sentence)}")
 
 
 @autopilot_app.command("undo", epilog="Example: veil autopilot undo orders")
@@ -371,7 +373,7 @@ def undo(client: BlockingClient, tables: Storage, queue: QueueName) -> None:
         raise CommandFailed(f"the autopilot has not changed queue {queue!r}")
     ClientQueues(client).set_timeout(queue, change.before_s)
     resume = f"to let the autopilot manage it again: veil autopilot resume {inert(queue)}"
-    say(f"{inert(queue)}: {words.exact_length(change.before_s)}; {resume}")
+    echo(f"{inert(queue)}: {words.exact_length(change.before_s)}; {resume}")
 
 
 @autopilot_app.command("resume", epilog="Example: veil autopilot resume orders")
@@ -380,7 +382,7 @@ def resume(client: BlockingClient, queue: QueueName) -> None:
     """Let the autopilot manage a queue again after a person has set its timeout."""
     queues = ClientQueues(client)
     queues.tag(queue, RESUME_TAG, f"{time.time_ns() // 1_000_000} {queues.timeout_s(queue)}")
-    say(f"{inert(queue)}: the autopilot manages this queue again")
+    echo(f"{inert(queue)}: the autopilot manages this queue again")
 
 
 def _leave_with_input() -> None:

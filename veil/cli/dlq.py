@@ -11,7 +11,7 @@ from veil.cli.app import group
 from veil.cli.failures import CommandFailed
 from veil.cli.msg import as_object, say_attempt
 from veil.cli.options import AsJson, QueueName, flag, given, option, whole_number, with_client
-from veil.cli.output import inert, one_line, progress_bar, say, say_json, show_list, talk
+from veil.cli.output import echo, echo_err, echo_json, inert, one_line, progress_bar, show_list
 from veil.cli.queue import dead_letter_queues
 from veil.client.api import ApiError
 from veil.core.limits import MOVE_RATE_MAX
@@ -39,7 +39,7 @@ def ls(client: BlockingClient, as_json: AsJson = False) -> None:
         except ApiError as error:
             if not error.is_missing_queue:
                 raise
-            talk(f"{name}: the dead-letter queue of {', '.join(of)} does not exist")
+            echo_err(f"{name}: the dead-letter queue of {', '.join(of)} does not exist")
             continue
         found.append(
             {
@@ -82,20 +82,20 @@ def show(
         described = client.call("DescribeMessage", {"MessageId": str(first_id)})
         stays = described.get("Stays") or []
         if as_json:
-            say_json({**facts, "stays": stays})
+            echo_json({**facts, "stays": stays})
             continue
-        say(f"{facts['message_id']}  {one_line(facts['body'], 60)}")
+        echo(f"{facts['message_id']}  {one_line(facts['body'], 60)}")
         given_up = attributes.get(REASON, {}).get("value")
         if given_up:
-            say(inert(f"  given up: {given_up}", keep=""))
+            echo(inert(f"  given up: {given_up}", keep=""))
         attempts = [attempt for stay in stays for attempt in stay.get("Attempts", ())]
         for attempt in attempts:
             say_attempt(attempt)
         if not attempts and not given_up:
             received = plural(facts.get("receive_count", 0), "time")
-            say(f"  received {received}; the journal has no record of it")
+            echo(f"  received {received}; the journal has no record of it")
     if not letters and not as_json:
-        talk(f"{dlq}: empty")
+        echo_err(f"{dlq}: empty")
 
 
 @dlq_app.command(
@@ -148,16 +148,16 @@ def redrive(
         client.call("StartMessageMoveTask", {"SourceArn": arn, **parameters}, queue=dlq)
     if no_wait:
         if as_json:
-            say_json(_as_object(dlq, _tasks(client, arn, 1)[0]))
-        talk(f"redrive of {dlq} started; see: veil dlq ls")
+            echo_json(_as_object(dlq, _tasks(client, arn, 1)[0]))
+        echo_err(f"redrive of {dlq} started; see: veil dlq ls")
         return
     task = _watch(client, dlq, arn)
     if as_json:
-        say_json(_as_object(dlq, task))
+        echo_json(_as_object(dlq, task))
     moved = task["ApproximateNumberOfMessagesMoved"]
-    talk(f"{dlq}: {moved} moved, {task['Status'].lower()}")
+    echo_err(f"{dlq}: {moved} moved, {task['Status'].lower()}")
     if letters and task.get("FailureReason"):
-        talk(f"{dlq}: {task['FailureReason']}")
+        echo_err(f"{dlq}: {task['FailureReason']}")
     if task["Status"] != "COMPLETED":
         raise CommandFailed(
             f"redrive of {dlq} {task['Status'].lower()}: {task.get('FailureReason', 'not all moved')}"
@@ -175,7 +175,7 @@ def _watch(client: BlockingClient, dlq: str, arn: str) -> Task:
                 time.sleep(_LOOK_EVERY_S)
             except KeyboardInterrupt:
                 # The task is the server's: to stop watching must not leave half a redrive by accident.
-                talk(f"the redrive continues on the server; stop it with: veil dlq cancel {dlq}")
+                echo_err(f"the redrive continues on the server; stop it with: veil dlq cancel {dlq}")
                 raise
 
 
@@ -187,7 +187,7 @@ def cancel(client: BlockingClient, dlq: QueueName) -> None:
     if not handles:
         raise CommandFailed(f"no redrive of {dlq} is running")
     answer = client.call("CancelMessageMoveTask", {"TaskHandle": handles[0]})
-    talk(f"{dlq}: cancelled after {answer['ApproximateNumberOfMessagesMoved']} moved")
+    echo_err(f"{dlq}: cancelled after {answer['ApproximateNumberOfMessagesMoved']} moved")
 
 
 def _tasks(client: BlockingClient, arn: str, limit: int) -> list[Task]:

@@ -20,7 +20,7 @@ import typer
 from veil.cli.app import app
 from veil.cli.failures import ArgumentWrong, CommandFailed, in_words
 from veil.cli.options import AsJson, Endpoint, Region, server_page, server_settings, service_target
-from veil.cli.output import has_colour, inert, say, say_json
+from veil.cli.output import echo, echo_json, has_colour, inert
 from veil.cli.store import need_driver
 from veil.client.api import ApiError
 from veil.core.clock import TROUBLE_MIN_MS
@@ -82,9 +82,9 @@ def doctor(as_json: AsJson = False, endpoint: Endpoint = None, region: Region = 
             verdict = f"\x1b[{_COLOURS[each.verdict]}m{verdict}\x1b[0m"
         text = f"{each.text}; {each.advice}" if each.advice else each.text
         if as_json:
-            say_json(each._asdict())
+            echo_json(each._asdict())
         else:
-            say(f"{verdict}  {each.check.ljust(14)}  {inert(text, keep='')}")
+            echo(f"{verdict}  {each.check.ljust(14)}  {inert(text, keep='')}")
     if any(each.verdict == "fail" for each in findings):
         raise typer.Exit(1)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from veil.cli.app import group
 from veil.cli.failures import CommandFailed
 from veil.cli.options import AsJson, DataDirectory, server_settings, shared
-from veil.cli.output import inert, progress_bar, say, show_list, tell
+from veil.cli.output import echo, echo_object, inert, progress_bar, show_list
 from veil.cli.pipeline.options import journal_location, place_of
 from veil.core.errors import StoreBusy
 from veil.words import plural
@@ -57,7 +57,7 @@ def ls(data: DataDirectory = None, journal: Where = None, as_json: AsJson = Fals
     otherwise = f"there are no segments in {place.uri}"
     show_list(found, columns, _row, as_json=as_json, right=columns[1:], otherwise=otherwise)
     for each in [] if as_json else [problem for day in found for problem in day["broken"]]:
-        say(inert(f"broken: {each['name']}: {each['reason']}"))
+        echo(inert(f"broken: {each['name']}: {each['reason']}"))
 
 
 def _row(day: Mapping[str, Any]) -> list[str]:
@@ -94,14 +94,14 @@ def verify(data: DataDirectory = None, journal: Where = None, as_json: AsJson = 
     missing = gaps(segments)
     size = sum(each.size for each in segments)
     for name, reason in problems:
-        tell({"broken": name, "reason": reason}, f"broken: {name}: {reason}", as_json=as_json)
+        echo_object({"broken": name, "reason": reason}, f"broken: {name}: {reason}", as_json=as_json)
     for gap in missing:
         text = f"missing: rows {gap.first} to {gap.last} of journal {gap.journal_id}"
-        tell({"missing": gap._asdict()}, text, as_json=as_json)
+        echo_object({"missing": gap._asdict()}, text, as_json=as_json)
     sound = not problems and not missing
     facts = {"sound": sound, "segments": len(segments), "events": events, "bytes": size}
     text = f"{plural(len(segments), 'segment')}, {plural(events, 'event')}, {plural(size, 'byte')} read"
-    tell(facts, text, as_json=as_json)
+    echo_object(facts, text, as_json=as_json)
     if problems or missing:
         raise CommandFailed(
             f"the journal in {place.uri} is damaged: {len(problems)} broken, {len(missing)} ranges missing"
@@ -121,7 +121,7 @@ def export(data: DataDirectory = None, journal: Where = None, as_json: AsJson = 
     stats = asyncio.run(_export(server_settings({"data": data}), where))
     counts = {"events": stats.events, "segments": stats.segments, "bytes": stats.segment_bytes}
     text = f"{plural(stats.events, 'event')} exported in {plural(stats.segments, 'segment')} to {place.uri}"
-    tell(counts | {"journal": place.uri}, text, as_json=as_json, aside=True)
+    echo_object(counts | {"journal": place.uri}, text, as_json=as_json, err=True)
 
 
 async def _export(settings: Settings, where: str) -> ExportStats:

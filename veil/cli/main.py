@@ -69,10 +69,10 @@ def _needed(arguments: Sequence[str]) -> list[str]:
 def _told(error: Exception) -> int:
     """Tell what went wrong in one line, and give the exit code; raise what is a defect."""
     from veil.cli.failures import in_words, is_told
-    from veil.cli.output import inert, say, talk
+    from veil.cli.output import echo, echo_err, inert
 
     if is_told(error):
-        talk(f"veil: {inert(in_words(error), keep='')}")
+        echo_err(f"veil: {inert(in_words(error), keep='')}")
         return int(getattr(error, "exit_code", USAGE if isinstance(error, UnicodeEncodeError) else 1))
     # Typer carries its own copy of click in some versions and not in others, so its errors are known by their
     # shape.
@@ -82,12 +82,12 @@ def _told(error: Exception) -> int:
             return INTERRUPTED
         raise error
     if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
-        say(describe())
+        echo(describe())
         return USAGE
     text = " ".join(str(describe()).split())
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "veil"
-    talk(f"veil: {text} (see {command} --help)")
+    echo_err(f"veil: {text} (see {command} --help)")
     return int(getattr(error, "exit_code", USAGE))
 
 

@@ -28,7 +28,7 @@ from veil.cli.options import (
     with_client,
     wrong,
 )
-from veil.cli.output import inert, one_line, progress_bar, say, say_json, show_list, talk, tell
+from veil.cli.output import echo, echo_err, echo_json, echo_object, inert, one_line, progress_bar, show_list
 from veil.client.api import ApiError
 from veil.core import limits
 from veil.words import iso, plural
@@ -154,10 +154,10 @@ def as_lines(message: Message) -> list[str]:
 
 def _show(message: Message, *, as_json: bool) -> None:
     if as_json:
-        say_json(as_object(message))
+        echo_json(as_object(message))
     else:
         for line in as_lines(message):
-            say(line)
+            echo(line)
 
 
 # ---- peek and tail
@@ -249,7 +249,7 @@ def send(
     answer = client.on_queue("SendMessage", queue, {"MessageBody": read_body(body), **parameters})
     sent = {"message_id": answer["MessageId"], "body_md5": answer["MD5OfMessageBody"]}
     facts = sent | given(sequence_number=answer.get("SequenceNumber"))
-    tell(facts, answer["MessageId"], as_json=as_json)
+    echo_object(facts, answer["MessageId"], as_json=as_json)
 
 
 def _send_lines(client: BlockingClient, queue: str, name: str, parameters: Message, *, as_json: bool) -> None:
@@ -271,8 +271,8 @@ def _send_lines(client: BlockingClient, queue: str, name: str, parameters: Messa
             refused += [f"line {each['Id']}: {each['Message']}" for each in answer.get("Failed") or ()]
             bar(done, len(bodies))
     if as_json:
-        say_json({"sent": sent, "refused": len(refused)})
-    talk(f"{queue}: {sent:,} of {len(bodies):,} messages sent")
+        echo_json({"sent": sent, "refused": len(refused)})
+    echo_err(f"{queue}: {sent:,} of {len(bodies):,} messages sent")
     if refused:
         raise CommandFailed(
             f"{plural(len(refused), 'message was', 'messages were')} refused; the first is {refused[0]}"
@@ -334,7 +334,7 @@ def receive(
         if delete:  # only now: a message that could not be printed must come back
             client.on_queue("DeleteMessage", queue, {"ReceiptHandle": message["ReceiptHandle"]})
     if not messages:
-        talk(f"{queue}: no messages are visible")
+        echo_err(f"{queue}: no messages are visible")
 
 
 @msg_app.command("peek", epilog="Example: veil msg peek orders --state in_flight --max 50")
@@ -384,7 +384,7 @@ def show(
     if not stays:
         raise CommandFailed(f"message {message_id} is not in the server's journal")
     if as_json:
-        say_json({"message_id": message_id, "stays": stays})
+        echo_json({"message_id": message_id, "stays": stays})
         return
     for stay in stays:
         say_stay(stay)
@@ -393,7 +393,7 @@ def show(
 def say_stay(stay: Answer) -> None:
     """A message's time in one queue, attempt by attempt."""
     left = "here now" if stay.get("Until") is None else f"{_words(stay['Went'])} {iso(stay['Until'], ' ')}"
-    say(f"{inert(stay['QueueName'], keep='')}: {_words(stay['Came'])} {iso(stay['Since'], ' ')}, {left}")
+    echo(f"{inert(stay['QueueName'], keep='')}: {_words(stay['Came'])} {iso(stay['Since'], ' ')}, {left}")
     for attempt in stay.get("Attempts", ()):
         say_attempt(attempt)
 
@@ -404,11 +404,11 @@ def say_attempt(attempt: Answer) -> None:
     held = "" if ended_at is None else f" after {(ended_at - attempt['ReceivedAt']) / 1000:g} s"
     by = f", by {attempt['Holder']}" if attempt.get("Holder") else ""
     line = f"  attempt {attempt['Attempt']} {iso(attempt['ReceivedAt'], ' ')}: {_words(attempt['Outcome'])}{held}{by}"
-    say(inert(line, keep=""))
+    echo(inert(line, keep=""))
     if attempt.get("ErrorType"):
-        say(inert(f"    {attempt['ErrorType']}: {attempt.get('ErrorText') or ''}", keep=""))
+        echo(inert(f"    {attempt['ErrorType']}: {attempt.get('ErrorText') or ''}", keep=""))
         for each in (attempt.get("Traceback") or "").splitlines():
-            say(inert(f"    {each}", keep=""))
+            echo(inert(f"    {each}", keep=""))
 
 
 def _words(word: str) -> str:
@@ -430,7 +430,7 @@ def tail(
     Consumers are not affected. A message that is sent and deleted between two polls is not shown.
     """
     client.queue_url(queue)  # a queue that is not there is told before anything is said to be followed
-    talk(f"following {queue}; stop with Ctrl-C")
+    echo_err(f"following {queue}; stop with Ctrl-C")
     messages = follow(client, queue, lambda: time.sleep(interval), from_start=from_start)
     for message in islice(messages, count):
         _show(message, as_json=as_json)

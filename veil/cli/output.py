@@ -47,26 +47,26 @@ def json_line(value: Mapping[str, Any]) -> str:
     return _ACTIVE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def say(text: str = "") -> None:
-    """One line of data, on stdout, at once."""
+def echo(text: str = "") -> None:
+    """Print one line of data to stdout, at once."""
     _write(sys.stdout, text)
 
 
-def say_json(value: Mapping[str, Any]) -> None:
-    """One object of data, as a line of JSON on stdout."""
+def echo_json(value: Mapping[str, Any]) -> None:
+    """Print one object of data to stdout, as a line of JSON."""
     _write(sys.stdout, json_line(value))
 
 
-def tell(data: Mapping[str, Any], text: str, *, as_json: bool, aside: bool = False) -> None:
-    """One object of data, as JSON or in a line of words; `aside`: the words are for the person, on stderr."""
+def echo_object(data: Mapping[str, Any], text: str, *, as_json: bool, err: bool = False) -> None:
+    """Print one object, as JSON on stdout or as a line of text; `err`: the text goes to stderr, since it is not data."""
     if as_json:
-        say_json(data)
+        echo_json(data)
     else:
-        (talk if aside else say)(inert(text, keep=""))
+        (echo_err if err else echo)(inert(text, keep=""))
 
 
-def talk(text: str = "") -> None:
-    """One line for the person, on stderr."""
+def echo_err(text: str = "") -> None:
+    """Print one line for people to stderr."""
     _write(sys.stderr, text)
 
 
@@ -80,14 +80,12 @@ def _write(stream: TextIO, text: str) -> None:
         stream.flush()  # a stream of messages is read as it comes
     except BrokenPipeError:
         raise
-    except (
-        OSError
-    ) as problem:  # of a full disk, mostly; which file it is that cannot be written the system does not say
+    except OSError as problem:  # mostly of a full disk; the system does not name the file
         raise OSError(problem.errno, problem.strerror, stream.name.strip("<>")) from None
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a person is looking at the stream."""
+    """Whether the stream is a terminal."""
     return stream.isatty()
 
 
@@ -106,7 +104,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: 
             console.print(drawn)
             return
     for line in _aligned(columns, cells, right):
-        say(line)
+        echo(line)
 
 
 def _aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> Iterator[str]:
@@ -129,14 +127,14 @@ def show_list(
     right: Sequence[str] = (),
     otherwise: str = "",
 ) -> None:
-    """Each object as a line of JSON, or all of them as the rows of a table; `otherwise` tells a person that there are none."""
+    """Each object as a line of JSON, or all as the rows of a table; `otherwise` is printed to stderr if there are none."""
     if as_json:
         for each in objects:
-            say_json(each)
+            echo_json(each)
     elif objects:
         show_table(columns, [row(each) for each in objects], right=right)
     elif otherwise:
-        talk(otherwise)
+        echo_err(otherwise)
 
 
 def _terminal() -> Any:

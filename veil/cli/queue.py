@@ -25,7 +25,7 @@ from veil.cli.options import (
     with_client,
     wrong,
 )
-from veil.cli.output import inert, say, say_json, show_list, talk, tell
+from veil.cli.output import echo, echo_err, echo_json, echo_object, inert, show_list
 from veil.client.api import ApiError, plain
 from veil.core import limits
 from veil.core.errors import NameRefused
@@ -311,7 +311,7 @@ def create(
             raise
         raise CommandFailed(f"{in_words(error)}; to change it: veil queue edit {name}") from None
     url = str(answer["QueueUrl"])
-    tell({"name": name, "url": url}, url, as_json=as_json)
+    echo_object({"name": name, "url": url}, url, as_json=as_json)
 
 
 @queue_app.command("show", epilog="Example: veil queue show orders --json | jq .in_flight")
@@ -323,7 +323,7 @@ def show(client: BlockingClient, name: QueueName, as_json: AsJson = False) -> No
     about = _described(client, name).get(name, {})
     queue = {**summary(name, client.queue_url(name), attributes, about), "tags": tags}
     if as_json:
-        say_json(queue)
+        echo_json(queue)
         return
     lines = [("queue", name), ("url", queue["url"]), ("arn", queue["arn"])]
     lines += [("deliveries", "paused")] if queue["paused"] else []
@@ -337,7 +337,7 @@ def show(client: BlockingClient, name: QueueName, as_json: AsJson = False) -> No
     lines += [(f"tag {key}", value) for key, value in tags.items()]
     width = max(len(key) for key, _ in lines)
     for key, value in lines:
-        say(f"{inert(key, keep='').ljust(width)}  {inert(value, keep='')}")
+        echo(f"{inert(key, keep='').ljust(width)}  {inert(value, keep='')}")
 
 
 class SettingChange(NamedTuple):
@@ -386,7 +386,7 @@ def edit(
     ]
     _show_difference(name, [*found, *found_tags], as_json=as_json)
     if dry_run:
-        talk("dry run: nothing changed")
+        echo_err("dry run: nothing changed")
         return
     if found:
         client.on_queue("SetQueueAttributes", name, {"Attributes": attributes})
@@ -410,18 +410,18 @@ def _edited_redrive(
 def _show_difference(name: str, found: list[SettingChange], *, as_json: bool) -> None:
     if as_json:
         for change in found:
-            say_json({"queue": name, **change._asdict()})
+            echo_json({"queue": name, **change._asdict()})
     if not found:
-        talk(f"{name}: nothing to change")
+        echo_err(f"{name}: nothing to change")
         return
-    talk(name)
+    echo_err(name)
     width = max(len(change.setting) for change in found)
     for change in found:
         setting = inert(change.setting, keep="").ljust(width)
         if change.before is not None:
-            talk(f"- {setting}  {inert(change.before, keep='')}")
+            echo_err(f"- {setting}  {inert(change.before, keep='')}")
         if change.after is not None:
-            talk(f"+ {setting}  {inert(change.after, keep='')}")
+            echo_err(f"+ {setting}  {inert(change.after, keep='')}")
 
 
 @queue_app.command("rm", epilog="Example: veil queue rm orders --yes")
@@ -430,7 +430,7 @@ def rm(client: BlockingClient, name: QueueName, yes: Yes = False) -> None:
     """Remove a queue and every message in it."""
     confirm(f"Remove queue {name} with {_content(client, name)}?", yes=yes)
     client.on_queue("DeleteQueue", name)
-    talk(f"removed {name}")
+    echo_err(f"removed {name}")
 
 
 @queue_app.command("purge", epilog="Example: veil queue purge orders --yes")
@@ -439,7 +439,7 @@ def purge(client: BlockingClient, name: QueueName, yes: Yes = False) -> None:
     """Delete every message in a queue, including those that are in flight or delayed."""
     confirm(f"Purge {_content(client, name)} from queue {name}?", yes=yes)
     client.on_queue("PurgeQueue", name)
-    talk(f"purged {name}")
+    echo_err(f"purged {name}")
 
 
 @queue_app.command("pause", epilog="Example: veil queue pause orders")
@@ -447,7 +447,7 @@ def purge(client: BlockingClient, name: QueueName, yes: Yes = False) -> None:
 def pause(client: BlockingClient, name: QueueName) -> None:
     """Pause deliveries: receives return nothing and long polls wait. Sends and open leases are not affected."""
     client.on_queue("PauseQueue", name)
-    talk(f"paused {name}; resume with: veil queue resume {name}")
+    echo_err(f"paused {name}; resume with: veil queue resume {name}")
 
 
 @queue_app.command("resume", epilog="Example: veil queue resume orders")
@@ -455,7 +455,7 @@ def pause(client: BlockingClient, name: QueueName) -> None:
 def resume(client: BlockingClient, name: QueueName) -> None:
     """Resume deliveries. Receivers that are waiting get messages at once."""
     client.on_queue("ResumeQueue", name)
-    talk(f"resumed {name}")
+    echo_err(f"resumed {name}")
 
 
 def _content(client: BlockingClient, name: str) -> str:

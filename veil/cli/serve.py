@@ -11,7 +11,7 @@ import typer
 from veil.cli.app import app, group
 from veil.cli.failures import ArgumentWrong
 from veil.cli.options import AsJson, flag, option, server_settings, shared, widened
-from veil.cli.output import say, show_list
+from veil.cli.output import echo, show_list
 from veil.server.settings import ServerSettingsError, Settings, settings_table, shown_value
 
 CONFIG_HELP = "Read this file instead of ./veil.toml."
@@ -97,11 +97,11 @@ def show(settings: Settings, as_json: AsJson = False) -> None:
 @config_app.command("reference")
 def reference() -> None:
     """Print every setting as a Markdown table: what it is for, its flag, its variable and its default."""
-    say("| veil.toml | variable | flag | default | |")
-    say("| --- | --- | --- | --- | --- |")
+    echo("| veil.toml | variable | flag | default | |")
+    echo("| --- | --- | --- | --- | --- |")
     for info in settings_table():
         flag = f"`{info.flag}`" if info.has_flag else ""
         if info.is_switch:
             flag += f", `{info.flag.replace('--', '--no-', 1)}`"
         default = _text(shown_value(info.default, is_secret=info.is_secret))
-        say(f"| `{info.name}` | `{info.variable}` | {flag} | {default} | {info.help} |")
+        echo(f"| `{info.name}` | `{info.variable}` | {flag} | {default} | {info.help} |")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from veil.cli.app import app, group
 from veil.cli.failures import ArgumentWrong, CommandFailed
 from veil.cli.options import AsJson, DataDirectory, DryRun, argument, flag, option, server_settings
-from veil.cli.output import inert, progress_bar, say, say_json, talk, tell
+from veil.cli.output import echo, echo_err, echo_json, echo_object, inert, progress_bar
 from veil.core.errors import StoreError, VeilError
 from veil.server.setting_values import without_password
 from veil.words import plural
@@ -56,7 +56,7 @@ def migrate(
         facts = {"store": without_password(dsn), "from": before, "to": after, "dry_run": dry_run}
         upgraded = f"{'would be' if dry_run else 'was'} upgraded from version {before} to {after}"
         now = f"already has version {after}" if before == after else upgraded
-        tell(facts, f"the schema of {without_password(dsn)} {now}", as_json=as_json, aside=True)
+        echo_object(facts, f"the schema of {without_password(dsn)} {now}", as_json=as_json, err=True)
 
 
 def _dsns(given: str | None) -> list[str]:
@@ -90,9 +90,9 @@ def copy(
     facts = {"rows": copied.rows, "resumed": copied.resumed, "events_left": copied.events_left}
     again = ", the earlier ones included" if copied.resumed else ""
     text = f"{copied.rows:,} rows{again} copied from {without_password(source)} to {without_password(target)}"
-    tell(facts, text, as_json=as_json, aside=True)
+    echo_object(facts, text, as_json=as_json, err=True)
     if copied.events_left and not as_json:
-        talk(f"{copied.events_left:,} transactions of the journal were not copied")
+        echo_err(f"{copied.events_left:,} transactions of the journal were not copied")
 
 
 @store_app.command("restored", epilog="Example: veil store restored postgresql://veil@db/veil")
@@ -111,7 +111,7 @@ def restored(store: str = argument("URL", "The database: postgresql://…")) -> 
     from veil.stores.postgres.opening import mark_restored
 
     mark_restored(place)
-    talk(f"{without_password(store)} is marked as restored and will start a new journal")
+    echo_err(f"{without_password(store)} is marked as restored and will start a new journal")
 
 
 def _copied(source: str, target: str, *, without_events: bool) -> Copied:
@@ -176,7 +176,7 @@ def backup(
     from veil.stores.sqlite.recovery.backup import backup as write_backup
 
     write_backup(directory, out)
-    talk(f"backup of {directory} written to {out}")
+    echo_err(f"backup of {directory} written to {out}")
 
 
 @app.command("restore", epilog="Example: veil restore monday.veil --data veil-data")
@@ -191,7 +191,7 @@ def restore(
     from veil.stores.sqlite.recovery.backup import restore as restore_backup
 
     restore_backup(source, directory)
-    talk(f"{source} restored to {directory}")
+    echo_err(f"{source} restored to {directory}")
 
 
 @app.command("verify", epilog="Example: veil verify --data veil-data")
@@ -214,15 +214,15 @@ def verify(
         findings = find(directory, shown)
     if as_json:
         for finding in findings.listed:
-            say_json(finding._asdict())
+            echo_json(finding._asdict())
         counts = {"queues": findings.queues, "messages": findings.messages, "body_bytes": findings.body_bytes}
-        say_json({"sound": findings.is_sound, **counts})
+        echo_json({"sound": findings.is_sound, **counts})
     else:
         for line in findings.lines():
-            say(inert(line))
+            echo(inert(line))
         found = f"{plural(findings.queues, 'queue')}, {plural(findings.messages, 'message')}"
         verdict = "sound" if findings.is_sound else "damaged"
-        say(f"{verdict}: {found}, {plural(findings.body_bytes, 'byte')} of bodies read")
+        echo(f"{verdict}: {found}, {plural(findings.body_bytes, 'byte')} of bodies read")
     if not findings.is_sound:
         raise CommandFailed(f"{directory} is damaged; save what can be read with: veil verify --salvage OUT")
 
@@ -233,14 +233,14 @@ def _salvage(data: Path, out: Path, *, as_json: bool) -> None:
 
     report = save(data, out)
     if as_json:
-        say_json(asdict(report) | {"log": report.log._asdict()})
+        echo_json(asdict(report) | {"log": report.log._asdict()})
     else:
         rebuilt, log = report.queues_rebuilt, report.log
         named = f" ({plural(rebuilt, 'queue')} under made-up names)" if rebuilt else ""
-        say(f"{plural(report.messages, 'message')} in {plural(report.queues, 'queue')} saved{named}")
+        echo(f"{plural(report.messages, 'message')} in {plural(report.queues, 'queue')} saved{named}")
         if report.set_aside:
-            say(f"{plural(report.set_aside, 'damaged message')} set aside in {SET_ASIDE}")
+            echo(f"{plural(report.set_aside, 'damaged message')} set aside in {SET_ASIDE}")
         events = f"{plural(report.events, 'event')} for a new journal"
-        say(f"{plural(report.given_up, 'message')} given up; {events}")
-        say(f"log: {plural(log.frames, 'frame')} read, {log.mended:,} mended, {log.doubtful:,} doubtful")
-    talk(f"saved to {out}; start it with: veil serve --data {out}")
+        echo(f"{plural(report.given_up, 'message')} given up; {events}")
+        echo(f"log: {plural(log.frames, 'frame')} read, {log.mended:,} mended, {log.doubtful:,} doubtful")
+    echo_err(f"saved to {out}; start it with: veil serve --data {out}")

@@ -14,7 +14,7 @@ from veil import words
 from veil.cli.app import group
 from veil.cli.failures import CommandFailed, confirm
 from veil.cli.options import AsJson, DryRun, Yes, argument, complete_queue, with_client
-from veil.cli.output import drawn_width, inert, is_terminal, say, say_json, show_table, talk
+from veil.cli.output import drawn_width, echo, echo_err, echo_json, inert, is_terminal, show_table
 from veil.cli.pipeline.options import with_tables
 from veil.cli.queue import set_timeout_command, visibility_timeout_s
 from veil.client.api import ApiError, Failure, plain
@@ -58,7 +58,7 @@ def _planned(finding: Finding, client: BlockingClient) -> Planned:
     before_s, after_s = None, finding.recommended_timeout_s
     refused = finding.why_not(after_s)  # whatever the queue has now
     if refused is None and finding.region != client.target.region:
-        refused = f"it is in {finding.region}: say --region {finding.region}"
+        refused = f"it is in {finding.region}: use --region {finding.region}"
     if refused is None:
         try:
             before_s = visibility_timeout_s(client, finding.queue)
@@ -82,7 +82,7 @@ def show_findings(findings: Findings, *, as_json: bool = False) -> None:
     all that is known of each as JSON."""
     if as_json:
         for finding in findings.findings:
-            say_json(msgspec.to_builtins(finding))
+            echo_json(msgspec.to_builtins(finding))
     elif findings.findings:
         width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
         columns, rows = headline(findings, width)
@@ -157,11 +157,11 @@ def _cells(finding: Finding, name: str, *, is_type: bool) -> dict[str, str]:
     }
 
 
-def tell(finding: Finding, name: str) -> None:
+def show_finding(finding: Finding, name: str) -> None:
     """One queue or type in words, and what each timeout that it could have would mean."""
     for line in _words(finding, name):
-        say(inert(line, keep=""))
-    say()
+        echo(inert(line, keep=""))
+    echo()
     policies = [each.policy for each in finding.candidates[0].policies] if finding.candidates else []
     columns = ["timeout", "duplicates", "at most", "after a crash", *policies[1:]]
     rows = []
@@ -172,7 +172,7 @@ def tell(finding: Finding, name: str) -> None:
         timeout, recovery = words.length(candidate.timeout_s) + mark, words.length(none.recovery_s)
         rows.append([timeout, *chances, recovery, *map(_renewed, renewed)])
     show_table(columns, rows, right=columns)
-    talk("* recommended; with renewal: chance of a duplicate · wait after a crash · calls per message")
+    echo_err("* recommended; with renewal: chance of a duplicate · wait after a crash · calls per message")
 
 
 def _renewed(means: WithPolicy) -> str:
@@ -246,8 +246,8 @@ def show(
     names = findings.names()
     for number, finding in enumerate(findings.findings):
         if number:
-            say()
-        tell(finding, names[finding.key])
+            echo()
+        show_finding(finding, names[finding.key])
 
 
 @timeouts_app.command("apply", epilog="Example: veil timeouts apply orders --dry-run")
@@ -275,9 +275,9 @@ def apply(
     changes = [each for each in planned if each.refused is None and each.before_s != each.after_s]
     _show_plan(findings, planned)
     if not changes:
-        talk("nothing to change")
+        echo_err("nothing to change")
     elif dry_run:
-        talk("dry run: nothing changed")
+        echo_err("dry run: nothing changed")
     else:
         days = (datetime.now(UTC) - datetime.fromisoformat(findings.made_at)).days
         question = f"Set the timeout of {words.plural(len(changes), 'queue')}"
@@ -291,15 +291,15 @@ def apply(
             try:
                 client.on_queue("SetQueueAttributes", each.queue, {"Attributes": attributes})
             except ApiError as error:
-                talk(f"{inert(each.queue, keep='')}: not changed, {_refusal(error)}")
+                echo_err(f"{inert(each.queue, keep='')}: not changed, {_refusal(error)}")
                 failed = True
                 continue
         if as_json:
             times = {"before_s": each.before_s, "after_s": each.after_s}
-            say_json({"queue": each.queue, **times, "changed": not dry_run, "undo": undo})
+            echo_json({"queue": each.queue, **times, "changed": not dry_run, "undo": undo})
         elif not dry_run:
             changed = f"{words.exact_length(each.before_s)} -> {words.exact_length(each.after_s)}"
-            say(f"{each.queue}: {changed}; undo: {undo}")
+            echo(f"{each.queue}: {changed}; undo: {undo}")
     # Of queues of one name, the others are another account's.
     if failed or not {each.queue for each in planned if each.refused is None}.issuperset(queue or ()):
         raise CommandFailed("some queues could not be changed")
@@ -307,17 +307,17 @@ def apply(
 
 def _show_plan(findings: Findings, planned: list[Planned]) -> None:
     if findings.policy != NO_RENEWAL:
-        talk(f"these timeouts assume consumers that renew their leases: {findings.policy}")
+        echo_err(f"these timeouts assume consumers that renew their leases: {findings.policy}")
     for each in planned:
         name = inert(each.queue, keep="")
         if each.refused is not None:
-            talk(f"{name}: left alone, {inert(each.refused, keep='')}")
+            echo_err(f"{name}: left alone, {inert(each.refused, keep='')}")
         elif each.before_s == each.after_s:
-            talk(f"{name}: already {words.exact_length(each.after_s)}")
+            echo_err(f"{name}: already {words.exact_length(each.after_s)}")
         else:
-            talk(f"{name} ({each.certainty})")
-            talk(f"- visibility timeout  {words.exact_length(each.before_s)}")
-            talk(f"+ visibility timeout  {words.exact_length(each.after_s)}")
+            echo_err(f"{name} ({each.certainty})")
+            echo_err(f"- visibility timeout  {words.exact_length(each.before_s)}")
+            echo_err(f"+ visibility timeout  {words.exact_length(each.after_s)}")
 
 
 def read_findings(tables: Storage) -> Findings:

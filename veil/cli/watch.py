@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from veil import words
 from veil.cli.app import app
 from veil.cli.options import AsJson, argument, complete_queue, how_often, option, whole_number, with_client
-from veil.cli.output import is_terminal, live_table, say_json, show_list, talk
+from veil.cli.output import echo_err, echo_json, is_terminal, live_table, show_list
 
 if TYPE_CHECKING:
     from veil.client.blocking import BlockingClient
@@ -55,7 +55,7 @@ def top(
             )
             if as_json:
                 for each in queues:
-                    say_json(each)
+                    echo_json(each)
             else:
                 show(list(map(_top_row, queues)))
             before, before_s = now, now_s
@@ -65,7 +65,7 @@ def top(
             time.sleep(every)
     if not now:
         named = f" whose names begin with {prefix!r}" if prefix else ""
-        talk(f"there are no queues{named} in {client.target.region}")
+        echo_err(f"there are no queues{named} in {client.target.region}")
 
 
 def _top(queue: Mapping[str, Any], before: Mapping[str, Any] | None, elapsed_s: float) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from veil import words
 from veil.cli.app import group
 from veil.cli.failures import CommandFailed
 from veil.cli.options import AsJson, flag, option
-from veil.cli.output import say, say_json, talk
+from veil.cli.output import echo, echo_err, echo_json
 from veil.demo.life import life
 from veil.demo.processes import Child, Children, ended_by_signals
 from veil.demo.shop import FULL_S, SECONDS_VARIABLE, check_claims, the_queues
@@ -108,38 +108,38 @@ def play(folder: Path, seconds: float, *, keep: bool, as_json: bool) -> Stage:
             "shortest wait after a crash.",
         )
         if not as_json:
-            talk()
+            echo_err()
             show_findings(read_findings(Storage.at(folder / "data" / "tables")))
-            talk()
+            echo_err()
         check_claims(stage, queues, workload.sent, outcomes, summary)
         facts = {"sent": workload.sent, "workers_killed": workload.killed, **stage.told}
         summary = {**summary, "messages": outcomes, "demo": facts}
         text = json.dumps(summary, indent=2, ensure_ascii=False)
         (folder / "summary.json").write_text(f"{text}\n", encoding="utf-8")
-        talk()
+        echo_err()
         if as_json:
-            say_json(summary)
+            echo_json(summary)
         else:
-            say(f"report   {folder / 'report.html'}")
-            say(f"summary  {folder / 'summary.json'}")
-            talk(
+            echo(f"report   {folder / 'report.html'}")
+            echo(f"summary  {folder / 'summary.json'}")
+            echo_err(
                 f"{facts['seconds']:.0f} s. The server's data and the tables are in {folder / 'data'}; look further with:"
             )
-            talk(f"  veil timeouts show --data {data}")
+            echo_err(f"  veil timeouts show --data {data}")
         if keep:
             children.start_server(*_JOURNAL)
             workload.start(gently=True)
-            talk()
-            say(f"api      {children.endpoint}")
-            say(f"console  {children.endpoint}/console")
-            talk("Server, producers and workers are running; Ctrl-C ends them. Try, in another terminal:")
-            talk(f"  export AWS_ENDPOINT_URL_SQS={children.endpoint}")
+            echo_err()
+            echo(f"api      {children.endpoint}")
+            echo(f"console  {children.endpoint}/console")
+            echo_err("Server, producers and workers are running; Ctrl-C ends them. Try, in another terminal:")
+            echo_err(f"  export AWS_ENDPOINT_URL_SQS={children.endpoint}")
             for command in ("queue ls", "msg tail thumbnails", f"timeouts apply --data {data}"):
-                talk(f"  veil {command}")
+                echo_err(f"  veil {command}")
             with suppress(KeyboardInterrupt):
                 while True:
                     signal.pause()
-            talk("stopped")
+            echo_err("stopped")
     return stage
 
 
@@ -219,7 +219,7 @@ def demo(
         try:
             stage = play(folder, seconds, keep=keep, as_json=as_json)
         except KeyboardInterrupt:
-            talk(f"stopped; what there was is in {folder}")
+            echo_err(f"stopped; what there was is in {folder}")
             raise
     if stage.broken:
         raise CommandFailed(f"{len(stage.broken)} of the demo's claims did not hold")

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from veil.cli.failures import CommandFailed
 from veil.cli.options import AsJson, option
-from veil.cli.output import say, say_json, talk
+from veil.cli.output import echo, echo_err, echo_json
 from veil.demo.processes import Child, Children
 from veil.demo.stage import Stage
 
@@ -53,14 +53,14 @@ def life(as_json: AsJson = False, store: str | None = option("--store", "", hidd
                 is_timed=story.is_timed,
             )
     if as_json:
-        say_json({**stage.told, "steps": stage.acts})
+        echo_json({**stage.told, "steps": stage.acts})
     elif stage.broken:
-        say(f"\n{len(stage.broken)} of {len(stage.held) + len(stage.broken)} claims broken.")
+        echo(f"\n{len(stage.broken)} of {len(stage.held) + len(stage.broken)} claims broken.")
     elif stage.not_shown:
-        say(f"\n{len(stage.held)} claims held, {len(stage.not_shown)} could not be shown.")
+        echo(f"\n{len(stage.held)} claims held, {len(stage.not_shown)} could not be shown.")
     else:
-        say(f"\nAll {len(stage.held)} claims held.")
-        talk("Next: veil serve, then veil queue create NAME; or veil --help.")
+        echo(f"\nAll {len(stage.held)} claims held.")
+        echo_err("Next: veil serve, then veil queue create NAME; or veil --help.")
     if stage.broken:
         raise CommandFailed(f"{len(stage.broken)} of the demo's claims did not hold")
 

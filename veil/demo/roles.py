@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from veil import Adaptive, Consumer, Message
-from veil.cli.output import say, say_json
+from veil.cli.output import echo, echo_json
 from veil.client.api import ApiError, RawMessage
 from veil.client.blocking import BlockingClient, find_target
 from veil.client.client import SqsClient
@@ -58,7 +58,7 @@ async def work(queue: DemoQueue) -> None:
 
     receiving = asyncio.create_task(receive())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, receiving.cancel)
-    say("ready")
+    echo("ready")
     try:
         with suppress(asyncio.CancelledError):
             await receiving
@@ -94,8 +94,8 @@ def produce(queue: str, per_second: float, seconds: float, poison_every: int) ->
             sent += len(client.on_queue("SendMessageBatch", queue, {"Entries": entries})["Successful"])
             if time.monotonic() - told_s > _TELL_EVERY_S:
                 told_s = time.monotonic()
-                say(str(sent))
-    say(str(sent))
+                echo(str(sent))
+    echo(str(sent))
 
 
 _queue = queue_named("videos")
@@ -138,7 +138,7 @@ def run_pipeline(folder: Path, target: float, go: threading.Event) -> None:
 
     def told(step: str, **facts: Any) -> None:
         nonlocal begun_s
-        say_json({"step": step, "seconds": round(time.monotonic() - begun_s, 1), **facts})
+        echo_json({"step": step, "seconds": round(time.monotonic() - begun_s, 1), **facts})
         begun_s = time.monotonic()
 
     journal, tables = Storage.at(folder / "data" / "journal"), Storage.at(folder / "data" / "tables")

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.request import urlopen
 
-from veil.cli.output import has_colour, inert, is_terminal, say, talk
+from veil.cli.output import echo, echo_err, has_colour, inert, is_terminal
 
 _WIDTH: Final = 110
 _LINE_EVERY_S: Final = 10.0
@@ -137,4 +137,4 @@ class Stage:
 
     def _print(self, text: str = "") -> None:
         if self._out is not None:
-            (say if self._out is sys.stdout else talk)(text)
+            (echo if self._out is sys.stdout else echo_err)(text)

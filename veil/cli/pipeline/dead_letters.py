@@ -23,7 +23,7 @@ from veil.cli.options import (
     option,
     whole_number,
 )
-from veil.cli.output import one_line, progress_bar, say_json, show_table, talk
+from veil.cli.output import echo_err, echo_json, one_line, progress_bar, show_table
 from veil.cli.pipeline import pipeline_app
 from veil.cli.pipeline.options import SparkOptions, service_of, spark_session, with_spark, with_tables
 from veil.cli.queue import dead_letter_queues
@@ -77,7 +77,7 @@ def dead_letters(
     """
     names = list(dict.fromkeys(queues or _all_dead_letter_queues(endpoint, region)))
     if not names:
-        talk("no queue has a dead-letter queue; see: veil queue create --help")
+        echo_err("no queue has a dead-letter queue; see: veil queue create --help")
         return
     from veil.pipeline.dead_letters.analysis import analyse, read_groups
     from veil.pipeline.dead_letters.queue import opened
@@ -92,10 +92,10 @@ def dead_letters(
     groups = read_groups(tables)
     if as_json:
         for group in groups:
-            say_json(_as_object(group))
+            echo_json(_as_object(group))
         return
     _show_groups(groups, names, top)
-    talk(f"the table is {tables.uri}/dead_letters.parquet")
+    echo_err(f"the table is {tables.uri}/dead_letters.parquet")
 
 
 def _all_dead_letter_queues(endpoint: str | None, region: str | None) -> list[str]:
@@ -105,7 +105,7 @@ def _all_dead_letter_queues(endpoint: str | None, region: str | None) -> list[st
 
 def _show_groups(groups: Sequence[DeadLetterGroup], queues: Sequence[str], top: int) -> None:
     if not groups:
-        talk(f"no dead letters in {', '.join(queues)}")
+        echo_err(f"no dead letters in {', '.join(queues)}")
         return
     several = len({group.queue for group in groups}) > 1
     rows = [_group_row(group, several=several) for group in groups[:top]]
@@ -116,7 +116,7 @@ def _show_groups(groups: Sequence[DeadLetterGroup], queues: Sequence[str], top: 
     told = f"{messages:,} dead letters in {len(groups):,} groups"
     if len(groups) > top:
         told += f", of which the {top} largest are shown; see --top and --json"
-    talk(told + (f"; {before:,} were redriven before" if before else ""))
+    echo_err(told + (f"; {before:,} were redriven before" if before else ""))
 
 
 def _group_row(group: DeadLetterGroup, *, several: bool) -> list[str]:
@@ -168,9 +168,9 @@ def show_selection(run: RedriveRun, tables: Storage, *, as_json: bool) -> None:
 
     rows = sample(tables, run, EXAMPLES)
     if as_json:
-        say_json({"selected": run.messages, "sample": msgspec.to_builtins(rows)})
+        echo_json({"selected": run.messages, "sample": msgspec.to_builtins(rows)})
         return
-    talk(f"{run.messages:,} dead letters are selected")
+    echo_err(f"{run.messages:,} dead letters are selected")
     if rows:
         show_table(_MESSAGES, [_message_row(row) for row in rows])
 
@@ -190,7 +190,7 @@ def tell_unfinished(tables: Storage) -> None:
     from veil.pipeline.dead_letters.runs import unfinished
 
     for run, progress in unfinished(tables):
-        talk(
+        echo_err(
             f"run {run.id} of {run.queue.rpartition('/')[2]} was stopped after {progress.settled:,} of {run.messages:,}: "
             f"{_resume_command(run, tables)}"
         )
@@ -203,11 +203,11 @@ def _resume_command(run: RedriveRun, tables: Storage) -> str:
 def tell_end(run: RedriveRun, progress: RedriveProgress, *, as_json: bool) -> None:
     if as_json:
         counts = {name: getattr(progress, name) for name in ("moved", "gone", "left")}
-        say_json({"run": run.id, "selected": run.messages, **counts})
+        echo_json({"run": run.id, "selected": run.messages, **counts})
     gone = f", {progress.gone:,} were gone already" if progress.gone else ""
-    talk(f"{progress.moved:,} of {run.messages:,} redriven{gone}")
+    echo_err(f"{progress.moved:,} of {run.messages:,} redriven{gone}")
     for example in progress.examples[:EXAMPLES]:
-        talk(f"left: {one_line(f'{example.message_id}: {example.reason or example.code}', 200)}")
+        echo_err(f"left: {one_line(f'{example.message_id}: {example.reason or example.code}', 200)}")
 
 
 def read_rate(text: str | float) -> float:
@@ -325,7 +325,7 @@ def _go(run: RedriveRun, tables: Storage, rate: float | None, endpoint: str | No
     from veil.pipeline.dead_letters.runs import RateLimit, redrive
     from veil.pipeline.queues import QueueAddress
 
-    talk(f"run {run.id}; if it is stopped, continue with: {_resume_command(run, tables)}")
+    echo_err(f"run {run.id}; if it is stopped, continue with: {_resume_command(run, tables)}")
     where = QueueAddress(run.queue, endpoint=endpoint or run.endpoint, region=run.region)
     pace = None if rate is None else RateLimit(rate)
     with opened(where, run.queue) as queue, progress_bar("redrive") as bar:

@@ -10,7 +10,7 @@ import msgspec
 
 from veil.cli.failures import CommandFailed
 from veil.cli.options import AsJson, argument, flag, how_often
-from veil.cli.output import inert, say, say_json, talk, tell
+from veil.cli.output import echo, echo_err, echo_json, echo_object, inert
 from veil.cli.pipeline import pipeline_app
 from veil.cli.pipeline.options import SparkOptions, spark_when_needed, with_spark, with_tables
 from veil.words import plural
@@ -39,7 +39,7 @@ def lifecycles(
     and tried again by the next run; the exit code is still 0.
     """
     if follow and not journal.entries():
-        talk(f"waiting for the first segment in {inert(journal.uri)}; stop with Ctrl-C")
+        echo_err(f"waiting for the first segment in {inert(journal.uri)}; stop with Ctrl-C")
         while not journal.entries():
             time.sleep(every)
     if not journal.entries():
@@ -55,7 +55,7 @@ def lifecycles(
         if not follow:
             _tell(run_lifecycles(session, journal, tables, bytes_here_max=here_max), tables, as_json)
             return
-        talk(f"following {inert(journal.uri)}; stop with Ctrl-C")
+        echo_err(f"following {inert(journal.uri)}; stop with Ctrl-C")
         follow_lifecycles(
             session,
             journal,
@@ -63,20 +63,20 @@ def lifecycles(
             every_s=every,
             bytes_here_max=here_max,
             on_run=lambda run: _tell(run, tables, as_json),
-            on_busy=lambda busy: talk(f"veil: {inert(str(busy))}; trying again"),
+            on_busy=lambda busy: echo_err(f"veil: {inert(str(busy))}; trying again"),
         )
 
 
 def _tell(run: LifecyclesRun, tables: Storage, as_json: bool) -> None:
     for each in run.broken:
-        talk(f"veil: set aside {inert(each.name, keep='')}: {inert(each.reason, keep='')}")
+        echo_err(f"veil: set aside {inert(each.name, keep='')}: {inert(each.reason, keep='')}")
     newest = None if run.newest is None else run.newest.isoformat()
     facts = {"newest": newest, "seconds": round(run.seconds, 3), "tables": tables.uri}
     text = "nothing new"
     if run.changed:
         read = f"{plural(run.events, 'event')} of {plural(run.segments, 'segment')}"
         text = f"{read}: {plural(run.partitions, 'hour')} written in {run.seconds:.1f} s"
-    tell(msgspec.to_builtins(run) | facts, f"{text}; the tables are at {tables.uri}", as_json=as_json)
+    echo_object(msgspec.to_builtins(run) | facts, f"{text}; the tables are at {tables.uri}", as_json=as_json)
 
 
 @pipeline_app.command("files", epilog="Example: veil pipeline files leases")
@@ -91,10 +91,10 @@ def files(
 
     names = files_of_table(tables, table)
     if not names:
-        talk(f"no files of {table} in {tables.uri}; make the tables with: veil pipeline lifecycles")
+        echo_err(f"no files of {table} in {tables.uri}; make the tables with: veil pipeline lifecycles")
     for name in names:
         path = f"{tables.uri.rstrip('/')}/{name}"
-        tell({"table": table, "path": path}, path, as_json=as_json)
+        echo_object({"table": table, "path": path}, path, as_json=as_json)
 
 
 @pipeline_app.command("package", epilog="Example: veil pipeline package cluster/")
@@ -112,10 +112,10 @@ def package(folder: Path = argument("DIR", "Where to put the two files."), as_js
             f"DIR {str(folder)!r}: expected a directory to write to ({problem.strerror})"
         ) from None
     if as_json:
-        say_json({"zip": str(made.zip), "main": str(made.main)})
+        echo_json({"zip": str(made.zip), "main": str(made.main)})
         return
-    say(str(made.zip))
-    say(str(made.main))
-    talk(
+    echo(str(made.zip))
+    echo(str(made.main))
+    echo_err(
         f"run it with: spark-submit --master URL --py-files {made.zip} {made.main} lifecycles --journal … --tables …"
     )

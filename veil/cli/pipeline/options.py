@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 from veil.cli.failures import CommandFailed
 from veil.cli.options import DataDirectory, connect, server_settings, shared, widened
-from veil.cli.output import talk
+from veil.cli.output import echo_err
 from veil.core.errors import VeilError
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def spark_session(
         raise CommandFailed(str(refused)) from None
     address = ui_address(spark)
     if address is not None and not quiet:
-        talk(f"Spark's pages are at {address} while this runs")
+        echo_err(f"Spark's pages are at {address} while this runs")
     try:
         with (
             _without_py4j_traces(),

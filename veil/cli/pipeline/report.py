@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from veil.cli.failures import CommandFailed
 from veil.cli.options import AsJson, option
-from veil.cli.output import say_json, talk
+from veil.cli.output import echo_err, echo_json
 from veil.cli.pipeline import pipeline_app
 from veil.cli.pipeline.options import SparkOptions, spark_session, with_spark, with_tables
 from veil.cli.timeouts import read_findings, show_findings
@@ -40,12 +40,12 @@ def report(
         overview = collect_overview(session, tables, since=_begin(findings))
     _write(out, render_html(findings, overview))
     if as_json:
-        say_json({**summary(findings, overview), "report": str(out.resolve())})
+        echo_json({**summary(findings, overview), "report": str(out.resolve())})
         return
     if not findings.findings:
-        talk("no messages have been received from any queue yet")
+        echo_err("no messages have been received from any queue yet")
     show_findings(findings)
-    talk(f"the report is in {out.resolve()}")
+    echo_err(f"the report is in {out.resolve()}")
 
 
 def _begin(findings: Findings) -> datetime | None:

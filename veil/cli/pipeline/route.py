@@ -21,7 +21,7 @@ from veil.cli.options import (
     whole_number,
     wrong,
 )
-from veil.cli.output import say_json, talk, tell
+from veil.cli.output import echo_err, echo_json, echo_object
 from veil.cli.pipeline import pipeline_app
 from veil.cli.pipeline.options import (
     Data,
@@ -55,7 +55,7 @@ def show_verdicts(verdicts: Sequence[BandVerdict], *, as_json: bool) -> None:
         }
         moved = "" if each.moved_from is None else f", moved from {each.moved_from.name}"
         text = f"class {each.message_class or '(none)'}: {each.band.name}{moved}; {each.reason}"
-        tell(data, text, as_json=as_json, aside=True)
+        echo_object(data, text, as_json=as_json, err=True)
 
 
 def show_table(table: RouteTable, *, as_json: bool) -> None:
@@ -68,7 +68,7 @@ def show_table(table: RouteTable, *, as_json: bool) -> None:
         timeout_s = timeouts[queue]
         shown = "" if timeout_s is None else f" ({words.exact_length(timeout_s)})"
         data = {"rule": when, "queue": queue, "timeout_s": timeout_s}
-        tell(data, f"rule: {when} -> {queue}{shown}", as_json=as_json, aside=True)
+        echo_object(data, f"rule: {when} -> {queue}{shown}", as_json=as_json, err=True)
 
 
 def show_prepared(prepared: Sequence[Prepared]) -> None:
@@ -77,10 +77,10 @@ def show_prepared(prepared: Sequence[Prepared]) -> None:
         queue, meant_s, timeout = each.target.queue, each.target.timeout_s, words.exact_length(each.timeout_s)
         if each.created:
             dead = f", dead letters in {each.dead_letters}" if each.dead_letters else ""
-            talk(f"created {queue} with a timeout of {timeout}{dead}")
+            echo_err(f"created {queue} with a timeout of {timeout}{dead}")
         elif meant_s is not None and meant_s != each.timeout_s:
             change = f"change it with: veil queue edit {queue} --visibility-timeout {meant_s}"
-            talk(f"{queue} has a timeout of {timeout}, not {words.exact_length(meant_s)}; {change}")
+            echo_err(f"{queue} has a timeout of {timeout}, not {words.exact_length(meant_s)}; {change}")
 
 
 class RouteCounts:
@@ -105,17 +105,17 @@ class RouteCounts:
             "refused": routed.refused,
         }
         text = f"batch {routed.batch}{again}: {shown or 'nothing'}{_not_taken(routed.refused)}"
-        tell(data, text, as_json=self._as_json, aside=True)
+        echo_object(data, text, as_json=self._as_json, err=True)
 
     def show(self) -> None:
         """All that was routed by this run."""
         if self._as_json:
-            say_json({"batches": self._batches, "total": dict(self._total), "refused": dict(self._refused)})
+            echo_json({"batches": self._batches, "total": dict(self._total), "refused": dict(self._refused)})
             return
         rows = [[queue, f"{count:,}"] for queue, count in self._total.items()]
         output.show_table(["queue", "messages"], rows, right=["messages"])
         if self._refused:
-            talk(f"veil: not routed, and kept in the error path{_not_taken(self._refused)}")
+            echo_err(f"veil: not routed, and kept in the error path{_not_taken(self._refused)}")
 
 
 def _not_taken(refused: Mapping[str, int]) -> str:
@@ -243,7 +243,7 @@ def route(
             router = Router(session, place, router_state, current, counts.add, options, error_path, parts)
             query = router.start(once=once, every_s=every)
             if not once:
-                talk("routing; stop with Ctrl-C")
+                echo_err("routing; stop with Ctrl-C")
             try:
                 query.awaitTermination()
             except KeyboardInterrupt:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from veil.cli.options import AsJson, option
-from veil.cli.output import talk
+from veil.cli.output import echo_err
 from veil.cli.pipeline import pipeline_app
 from veil.cli.pipeline.options import with_tables
 from veil.cli.timeouts import show_findings
@@ -148,5 +148,5 @@ def timeouts(
     )
     if not findings.findings:
         which = f" of {', '.join(queue)}" if queue else ""
-        talk(f"no leases{which} in {tables.uri}; make the tables with: veil pipeline lifecycles")
+        echo_err(f"no leases{which} in {tables.uri}; make the tables with: veil pipeline lifecycles")
     show_findings(findings, as_json=as_json)
