@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.wire.smq_kit import HOST, SmqWire, fields, xml
@@ -139,6 +141,25 @@ async def test_a_listing_can_be_narrowed_and_bring_the_settings_along(smq: SmqWi
     told = [fields(each) for each in root]
     assert [each["QueueName"] for each in told] == ["a-1", "a-2"]
     assert all(each["VisibilityTimeout"] == "17" and all(each.values()) for each in told)
+
+
+async def test_a_queue_that_is_deleted_while_it_is_listed_is_left_out(
+    smq: SmqWire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        await smq.smq_queue(name)
+    store = smq.service.store
+    found = store.list_queues
+
+    async def then_deleted(*given: Any, **named: Any) -> Any:
+        queues = await found(*given, **named)
+        await store.delete_queue(queues[1])
+        return queues
+
+    monkeypatch.setattr(store, "list_queues", then_deleted)
+    root = await smq.smq_call("GET", "/queues", **{"x-mns-with-meta": "true"})
+    assert root is not None
+    assert [fields(each)["QueueName"] for each in root] == ["a", "c"]
 
 
 @pytest.mark.parametrize(

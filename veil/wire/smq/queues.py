@@ -10,6 +10,7 @@ from veil.core import limits
 from veil.core.errors import NameRefused
 from veil.core.queue import Queue, QueueCounts
 from veil.service import queues as service
+from veil.service.history import queue_depths
 from veil.wire.call import read_page_token, write_page_token
 from veil.wire.exchange import Response
 from veil.wire.request_errors import ParameterRefused
@@ -128,16 +129,19 @@ async def list_page(call: SmqCall) -> Response:
     found = await call.service.store.list_queues(
         call.region, call.owner(), prefix=prefix, after=after, limit=size + 1
     )
-    with_meta = headers.get("x-mns-with-meta", "").lower() == "true"
-    listed = "".join([await _listed(call, queue, with_meta) for queue in found[:size]])
+    page = found[:size]
+    listed = {queue.id: element("QueueURL", call.url(queue)) for queue in page}
+    if headers.get("x-mns-with-meta", "").lower() == "true":
+        depths = await queue_depths(call.service, page, with_oldest=False)
+        listed = {
+            queue.id: listed[queue.id] + print_queue(queue, depths[queue.id].counts)
+            for queue in page
+            if queue.id in depths  # otherwise it was deleted meanwhile
+        }
+    content = "".join([f"<Queue>{each}</Queue>" for each in listed.values()])
     if len(found) > size:
-        listed += element("NextMarker", write_page_token(found[size - 1].name))
-    return answer(200, document("Queues", listed))
-
-
-async def _listed(call: SmqCall, queue: Queue, with_meta: bool) -> str:
-    meta = print_queue(queue, await call.service.store.counts(queue)) if with_meta else ""
-    return f"<Queue>{element('QueueURL', call.url(queue))}{meta}</Queue>"
+        content += element("NextMarker", write_page_token(page[-1].name))
+    return answer(200, document("Queues", content))
 
 
 async def get_account(call: SmqCall) -> Response:
