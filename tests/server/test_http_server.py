@@ -347,7 +347,7 @@ async def test_large_bodies_are_bounded_in_total_and_counted_off_when_done(start
     head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n"
     first, second, third = [await Client.of(server) for _ in range(3)]
     first.send(head + b"x" * 190_000)
-    await until_async(lambda: server._roster.capacity.held_bytes == 190_000)
+    await until_async(lambda: server._state.capacity.held_bytes == 190_000)
     second.send(head + b"x" * 190_000)
     assert (await second.answer())[0] == 503
     first.send(b"x" * 10_000)
@@ -355,7 +355,7 @@ async def test_large_bodies_are_bounded_in_total_and_counted_off_when_done(start
     third.send(head + b"x" * 200_000)
 
     assert (await third.answer())[0] == 200
-    assert server._roster.capacity.held_bytes == 0
+    assert server._state.capacity.held_bytes == 0
 
 
 async def test_answers_that_nobody_reads_are_counted_with_the_bodies_and_bounded(start):
@@ -365,7 +365,7 @@ async def test_answers_that_nobody_reads_are_counted_with_the_bodies_and_bounded
         return Response(body=b"x" * 40_000_000, undelivered=lambda: taken_back.append(request.path))
 
     server = await start(large, body_bytes_total_max=125_000_000)
-    capacity = server._roster.capacity
+    capacity = server._state.capacity
     with contextlib.ExitStack() as stack:
         for count in (1, 2, 3):
             stack.enter_context(await Client.socket_to(server)).sendall(GET)
@@ -395,7 +395,7 @@ async def test_an_answer_counts_from_when_it_is_made_of_what_was_read_for_it(sta
         return Response(body=b"x" * 40_000)
 
     server = await start(making, body_bytes_total_max=100_000)
-    capacity = server._roster.capacity
+    capacity = server._state.capacity
     clients = [await Client.of(server) for _ in range(3)]
     for client in clients:
         client.send(LAST)
@@ -447,20 +447,20 @@ async def test_what_a_connection_held_is_let_go_with_it_and_not_by_the_collector
                 assert (await client.answer())[0] == 400
             else:
                 client.send(head + b"x" * 300_000)
-                await until_async(lambda: server._roster.capacity.held_bytes == 300_000)
+                await until_async(lambda: server._state.capacity.held_bytes == 300_000)
             if way == "half-close":
                 client.half_close()
             elif way == "late":
                 server.sweep(now_s() + 1_000)
                 assert (await client.answer())[0] == 408
-                assert server._roster.capacity.held_bytes == 0
+                assert server._state.capacity.held_bytes == 0
             if way != "half-close":
                 client.vanish()
             await until_async(lambda: server.connection_count == 0)
             await asyncio.sleep(0)
         # Fewer is no leak: a connection of an earlier test may have been on its way out when counting began.
         assert not still_held() - before
-        assert server._roster.capacity.held_bytes == 0
+        assert server._state.capacity.held_bytes == 0
     finally:
         gc.enable()
 
@@ -493,7 +493,7 @@ async def test_a_slow_body_is_closed_with_408(start):
     (connection,) = await connections_in(server, 1)
     await until_async(lambda: connection._reader.body_bytes == 2)
     server.sweep(now_s() + 29)
-    assert server._roster.capacity.seats_taken == 1 and connection._state == 0
+    assert server._state.capacity.seats_taken == 1 and connection._state == 0
     server.sweep(now_s() + 30)
 
     assert (await client.answer())[0] == 408
@@ -665,7 +665,7 @@ async def test_a_handler_that_cancels_itself_does_not_leave_its_client_waiting(s
 
 async def connections_in(server: HttpServer, count: int) -> list[object]:
     await until_async(lambda: server.connection_count == count)
-    return list(server._roster.connections)
+    return list(server._state.connections)
 
 
 async def test_a_burst_beyond_the_limit_is_told_so_and_those_inside_are_served(start):
@@ -673,7 +673,7 @@ async def test_a_burst_beyond_the_limit_is_told_so_and_those_inside_are_served(s
     clients = [await Client.of(server) for _ in range(200)]
     if Client.tls is None:  # over TLS a client's own side ends when it hears that ours has
         await until_async(lambda: server.connection_count == 200)
-    assert server._roster.capacity.seats_taken == 20
+    assert server._state.capacity.seats_taken == 20
     statuses = []
     for client in clients:
         client.send(GET)
@@ -709,7 +709,7 @@ async def test_a_thousand_connections_at_once_leave_the_server_sound(start):
     assert set(outcomes) <= {b"HTTP/1.1 200", b"HTTP/1.1 503", b"", b"reset"}
     assert outcomes.count(b"HTTP/1.1 200") >= 50
     await until_async(lambda: server.connection_count == 0)
-    assert server._roster.capacity.seats_taken == 0
+    assert server._state.capacity.seats_taken == 0
     assert await one() == b"HTTP/1.1 200"
 
 

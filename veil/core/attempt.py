@@ -53,7 +53,6 @@ class AttemptOutcome(StrEnum):
         return self.value.replace("_", " ")
 
 
-REPORTABLE: Final = (AttemptOutcome.FAILED, AttemptOutcome.GIVEN_BACK)
 # Plain texts: to look a member of an enum up takes longer than to read an entry.
 _FAILED, _GIVEN_BACK = AttemptOutcome.FAILED.value, AttemptOutcome.GIVEN_BACK.value
 
@@ -61,7 +60,7 @@ _FAILED, _GIVEN_BACK = AttemptOutcome.FAILED.value, AttemptOutcome.GIVEN_BACK.va
 class ReportedOutcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a holder reports of the end of its attempt, with the error that ended it; all texts are bounded by who read them."""
 
-    outcome: str | None  # one of SAYABLE; None: it completed, or tried to
+    outcome: str | None  # failed or given_back; None: it completed, or tried to
     error_type: str | None = None
     error_text: str | None = None
     traceback: str | None = None

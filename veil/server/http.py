@@ -7,7 +7,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from veil.server.http_connection import Capacity, HttpConnection, Roster
+from veil.server.http_connection import Capacity, HttpConnection, ServerState
 from veil.server.http_limits import HttpLimits
 from veil.server.tls import TlsConnection
 from veil.wire.exchange import Handler
@@ -26,7 +26,7 @@ class HttpServer:
         self._handler = handler
         self._limits = limits or HttpLimits()
         self._capacity = capacity or Capacity(self._limits)
-        self._roster: Roster | None = None
+        self._state: ServerState | None = None
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -41,20 +41,20 @@ class HttpServer:
 
     def open(self, *, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
         """Be ready for connections that somebody else accepts: see `adopt`."""
-        if self._roster is not None:
+        if self._state is not None:
             raise RuntimeError("the HTTP server was started before")
         loop = asyncio.get_running_loop()
-        self._roster = Roster(self._handler, self._limits, self._capacity, loop)
+        self._state = ServerState(self._handler, self._limits, self._capacity, loop)
         self._tls = tls
-        self._sweep_again(loop, self._roster)
+        self._sweep_again(loop, self._state)
 
     async def adopt(self, connection: socket.socket) -> None:
         """Serve a connection that was accepted elsewhere."""
         await asyncio.get_running_loop().connect_accepted_socket(self._connect, connection)
 
     def _connect(self) -> asyncio.Protocol:
-        assert self._roster is not None
-        return HttpConnection(self._roster) if self._tls is None else TlsConnection(self._roster, self._tls())
+        assert self._state is not None
+        return HttpConnection(self._state) if self._tls is None else TlsConnection(self._state, self._tls())
 
     @property
     def address(self) -> tuple[str, int]:
@@ -71,15 +71,15 @@ class HttpServer:
     @property
     def connection_count(self) -> int:
         """How many connections are open, including those that are being closed."""
-        return len(self._roster.connections) if self._roster is not None else 0
+        return len(self._state.connections) if self._state is not None else 0
 
     def sweep(self, now_s: float) -> None:
         """Act on every connection whose deadline has passed by `now_s`, on the event loop's clock."""
-        if self._roster is None:
+        if self._state is None:
             return
         # One pass a second instead of a timer for each request: a request sets and clears its deadlines by
         # assigning a number, and five thousand idle connections cost a fraction of a millisecond.
-        for connection in [each for each in self._roster.connections if each.deadline_s <= now_s]:
+        for connection in [each for each in self._state.connections if each.deadline_s <= now_s]:
             connection.expire(now_s)
 
     async def close(self, grace_s: float) -> None:
@@ -87,32 +87,32 @@ class HttpServer:
 
         On return no handler of this server is running, unless it swallows its cancellation.
         """
-        roster = self._roster
-        if roster is None or roster.closing:
+        state = self._state
+        if state is None or state.closing:
             return
-        roster.closing = True
+        state.closing = True
         if self._server is not None:
             self._server.close()
-        for connection in tuple(roster.connections):
+        for connection in tuple(state.connections):
             connection.retire()
-        if not await self._all_gone(roster, grace_s):
-            for connection in tuple(roster.connections):
+        if not await self._all_gone(state, grace_s):
+            for connection in tuple(state.connections):
                 connection.abort()
-            await self._all_gone(roster, grace_s=1.0)
-        roster.dismiss_workers()
+            await self._all_gone(state, grace_s=1.0)
+        state.dismiss_workers()
         if self._sweeper is not None:
             self._sweeper.cancel()
 
     @staticmethod
-    async def _all_gone(roster: Roster, grace_s: float) -> bool:
-        roster.emptied.clear()
-        if roster.connections:
+    async def _all_gone(state: ServerState, grace_s: float) -> bool:
+        state.emptied.clear()
+        if state.connections:
             try:
-                await asyncio.wait_for(roster.emptied.wait(), grace_s)
+                await asyncio.wait_for(state.emptied.wait(), grace_s)
             except TimeoutError:
                 return False
         return True
 
-    def _sweep_again(self, loop: asyncio.AbstractEventLoop, roster: Roster) -> None:
-        self._sweeper = loop.call_later(_SWEEP_EVERY_S, self._sweep_again, loop, roster)
+    def _sweep_again(self, loop: asyncio.AbstractEventLoop, state: ServerState) -> None:
+        self._sweeper = loop.call_later(_SWEEP_EVERY_S, self._sweep_again, loop, state)
         self.sweep(loop.time())

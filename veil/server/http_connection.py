@@ -79,7 +79,7 @@ class Capacity:
         return self.connection_count - self.seats_taken > self.refused_max
 
 
-class Roster:
+class ServerState:
     """What the connections of one listener share; made by the server, used by its connections."""
 
     def __init__(
@@ -156,14 +156,14 @@ class RequestWorker:
     new task in a set of weak references, and takes it out again.
     """
 
-    __slots__ = ("_is_serving", "_job", "_roster", "_wake", "_was_cancelled", "task")
+    __slots__ = ("_is_serving", "_job", "_server", "_wake", "_was_cancelled", "task")
 
-    def __init__(self, roster: Roster) -> None:
-        self._roster = roster
+    def __init__(self, server: ServerState) -> None:
+        self._server = server
         self._job: tuple[HttpConnection, Request, bytes] | None = None
         self._wake: asyncio.Future[None] | None = None
         self._is_serving = self._was_cancelled = False
-        self.task = roster.loop.create_task(self._run())
+        self.task = server.loop.create_task(self._run())
 
     def serve(self, connection: HttpConnection, request: Request, persistence: bytes) -> None:
         """Answer the request, from the loop's next turn on."""
@@ -186,13 +186,13 @@ class RequestWorker:
         return self._wake is not None and not self._wake.done()
 
     async def _run(self) -> None:
-        roster = self._roster
+        server = self._server
         while True:
             if self._job is None:
-                if roster.closing or len(roster.idle_workers) >= _IDLE_WORKERS_MAX:
+                if server.closing or len(server.idle_workers) >= _IDLE_WORKERS_MAX:
                     return
-                roster.idle_workers.append(self)
-                self._wake = roster.loop.create_future()
+                server.idle_workers.append(self)
+                self._wake = server.loop.create_future()
                 await self._wake
                 self._wake = None
                 continue
@@ -215,10 +215,10 @@ class RequestWorker:
 
 
 class HttpConnection(asyncio.Protocol):
-    """Serves one client; the roster holds what it shares with the others."""
+    """Serves one client; the server holds what it shares with the others."""
 
-    def __init__(self, roster: Roster) -> None:
-        self._roster = roster
+    def __init__(self, server: ServerState) -> None:
+        self._server = server
         self._state = _OPEN
         self._worker: RequestWorker | None = None  # while a request is being answered
         self._held = bytearray()  # received behind the request that runs
@@ -231,22 +231,22 @@ class HttpConnection(asyncio.Protocol):
         self._drained: asyncio.Future[None] | None = None  # what a stream waits for while its client is slow
         self._timed_phase: int | None = None  # what the deadline is for
         self.deadline_s = _NEVER
-        self.seated = False  # kept by the roster
+        self.seated = False  # kept by the server
 
     # ---- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=self._roster.limits.write_buffer_bytes_max)
+        self._transport.set_write_buffer_limits(high=self._server.limits.write_buffer_bytes_max)
         peer = transport.get_extra_info("peername")
-        self._reader = RequestReader(self._roster.limits, str(peer[0]) if isinstance(peer, tuple) else "")
-        roster = self._roster
-        if not roster.enter(self):
-            if roster.capacity.overrun():
+        self._reader = RequestReader(self._server.limits, str(peer[0]) if isinstance(peer, tuple) else "")
+        server = self._server
+        if not server.enter(self):
+            if server.capacity.overrun():
                 self.abort()
             else:
                 self._refuse(HttpRefusal(503, "too many connections"))
-        elif roster.closing:
+        elif server.closing:
             self._leave()
         else:
             self._go_on()
@@ -258,7 +258,7 @@ class HttpConnection(asyncio.Protocol):
             return
         if self._worker is None and not self._write_paused:
             if self._timed_phase == RESTING:
-                self._roster.capacity.idle.pop(self, None)
+                self._server.capacity.idle.pop(self, None)
             self._read(data)
         else:
             self._held += data
@@ -276,16 +276,16 @@ class HttpConnection(asyncio.Protocol):
         self._state = _GONE
         self.deadline_s = _NEVER
         if self._worker is not None:
-            self._worker.cancel()  # the roster is left when it has ended, and nothing is counted any more
+            self._worker.cancel()  # the server is left when it has ended, and nothing is counted any more
         else:
             self._count_answer(0)
-            self._roster.leave(self)
+            self._server.leave(self)
 
     def pause_writing(self) -> None:
         self._write_paused = True
         self._undrained_bytes = self._transport.get_write_buffer_size()
         self._count_answer(self._undrained_bytes)
-        self.deadline_s = self._roster.loop.time() + self._roster.limits.write_deadline_s
+        self.deadline_s = self._server.loop.time() + self._server.limits.write_deadline_s
         self._read_or_pause()
 
     def resume_writing(self) -> None:
@@ -308,7 +308,7 @@ class HttpConnection(asyncio.Protocol):
             undrained_bytes = self._transport.get_write_buffer_size()
             if undrained_bytes < self._undrained_bytes:  # slow, but it takes the answer
                 self._undrained_bytes = undrained_bytes
-                self.deadline_s = now_s + self._roster.limits.write_deadline_s
+                self.deadline_s = now_s + self._server.limits.write_deadline_s
             else:
                 self.abort()
         elif self._reader.phase == BODY or (self._reader.phase == HEAD and self._reader.target_seen):
@@ -359,7 +359,7 @@ class HttpConnection(asyncio.Protocol):
             request, persistence = reader.ready.pop(0)
             self._timed_phase, self.deadline_s = None, _NEVER
             request.has_room = self._has_room_for_answer
-            self._worker = self._roster.worker()
+            self._worker = self._server.worker()
             self._worker.serve(self, request, persistence)
         elif reader.refusal is not None:
             self._refuse(reader.refusal)
@@ -376,15 +376,15 @@ class HttpConnection(asyncio.Protocol):
 
     def _time(self, phase: int) -> None:
         # Once for each phase, not at each byte: a client that trickles is late all the same.
-        roster, self._timed_phase = self._roster, phase
-        limits = roster.limits
+        server, self._timed_phase = self._server, phase
+        limits = server.limits
         if phase == RESTING:
-            roster.capacity.idle[self] = now_s = roster.loop.time()
+            server.capacity.idle[self] = now_s = server.loop.time()
             self.deadline_s = now_s + limits.idle_s
         elif phase == HEAD:
-            self.deadline_s = roster.loop.time() + limits.header_deadline_s
+            self.deadline_s = server.loop.time() + limits.header_deadline_s
         else:
-            self.deadline_s = roster.loop.time() + limits.body_deadline_s
+            self.deadline_s = server.loop.time() + limits.body_deadline_s
 
     def _read_or_pause(self) -> None:
         wanted = len(self._held) < _HELD_BYTES_MAX and not self._write_paused
@@ -396,13 +396,13 @@ class HttpConnection(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def _count_body(self, body_bytes: int) -> bool:
-        capacity = self._roster.capacity
+        capacity = self._server.capacity
         capacity.held_bytes += body_bytes - self._body_bytes
         self._body_bytes = body_bytes
         return capacity.has_room_for(0)
 
     def _count_answer(self, answer_bytes: int) -> None:
-        self._roster.capacity.held_bytes += answer_bytes - self._answer_bytes
+        self._server.capacity.held_bytes += answer_bytes - self._answer_bytes
         self._answer_bytes = answer_bytes
 
     # ---- answers
@@ -412,11 +412,11 @@ class HttpConnection(asyncio.Protocol):
         response: Response | None = None
         body = b""  # behind the answer; of a small one it is in it
         try:
-            response = await self._roster.handler(request)
+            response = await self._server.handler(request)
             if response.stream is not None:
                 await self._serve_stream(response, response.stream, request.method)
                 return
-            if self._roster.closing:
+            if self._server.closing:
                 persistence = CLOSES
             if len(response.body) > _LARGE_BYTES and not self._has_room_for_answer(len(response.body)):
                 self._take_back(response)
@@ -454,7 +454,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _has_room_for_answer(self, size_bytes: int) -> bool:
         # Its own body is still counted, and is let go with the answer.
-        has_room = self._roster.capacity.has_room_for(size_bytes - self._answer_bytes - self._body_bytes)
+        has_room = self._server.capacity.has_room_for(size_bytes - self._answer_bytes - self._body_bytes)
         if has_room:
             self._count_answer(size_bytes)
         return has_room
@@ -463,7 +463,7 @@ class HttpConnection(asyncio.Protocol):
         """Write what the stream yields for as long as the client is there, no faster than it takes it."""
         self._streaming = True
         try:
-            if self._state == _OPEN and not self._roster.closing:
+            if self._state == _OPEN and not self._server.closing:
                 self._transport.write(encode_stream_head(response))
                 if method != "HEAD":
                     async for piece in stream:
@@ -485,7 +485,7 @@ class HttpConnection(asyncio.Protocol):
 
     async def _written(self) -> None:
         if self._write_paused:
-            self._drained = self._roster.loop.create_future()
+            self._drained = self._server.loop.create_future()
             try:
                 await self._drained
             finally:
@@ -499,7 +499,7 @@ class HttpConnection(asyncio.Protocol):
         if self._answer_bytes and (not self._write_paused or self._state == _GONE):
             self._count_answer(0)
         if self._state == _GONE:
-            self._roster.leave(self)
+            self._server.leave(self)
 
     @staticmethod
     def _take_back(response: Response | None) -> None:
@@ -518,11 +518,11 @@ class HttpConnection(asyncio.Protocol):
         if self._transport.is_closing():
             return
         if str(refusal) == SPEAKS_PLAIN:
-            self._roster.note("TLS", f"{self._reader.peer} speaks TLS at a port that does not; use http://")
+            self._server.note("TLS", f"{self._reader.peer} speaks TLS at a port that does not; use http://")
         self._transport.write(encode_refusal(refusal.status, str(refusal)))
         if self._transport.can_write_eof():
             self._transport.write_eof()
-            self.deadline_s = self._roster.loop.time() + self._roster.limits.linger_s
+            self.deadline_s = self._server.loop.time() + self._server.limits.linger_s
             self._read_or_pause()
         else:
             self._transport.close()
@@ -536,10 +536,10 @@ class HttpConnection(asyncio.Protocol):
         if self._state != _OPEN:
             return
         self._state = _LEAVING
-        self._roster.capacity.idle.pop(self, None)
+        self._server.capacity.idle.pop(self, None)
         self._reader.release()
         self._held.clear()
         if self._worker is None:
             self._count_body(0)
         self._undrained_bytes = self._transport.get_write_buffer_size()
-        self.deadline_s = self._roster.loop.time() + self._roster.limits.write_deadline_s
+        self.deadline_s = self._server.loop.time() + self._server.limits.write_deadline_s

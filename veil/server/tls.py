@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
-from veil.server.http_connection import HttpConnection, Roster
+from veil.server.http_connection import HttpConnection, ServerState
 from veil.server.http_reader import encode_refusal
 from veil.server.settings import ServerSettingsError, Settings, read_file
 
@@ -201,10 +201,10 @@ _HANDSHAKE, _OPEN, _ENDED, _CLOSING = range(4)
 class TlsConnection(asyncio.Protocol, asyncio.Transport):
     """The protocol of a client's socket, and the transport of its HTTP connection."""
 
-    def __init__(self, roster: Roster, context: ssl.SSLContext) -> None:
-        self._roster = roster
+    def __init__(self, server: ServerState, context: ssl.SSLContext) -> None:
+        self._server = server
         self._context = context
-        self._app = HttpConnection(roster)
+        self._app = HttpConnection(server)
         self._state = _HANDSHAKE
         self._tls: ssl.SSLObject | None = None  # made with the first byte: those who send none cost little
         self._pending = b""  # written before the handshake was done
@@ -217,7 +217,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         self._app.connection_made(self)
         if self._state == _HANDSHAKE and self._after_handshake is None:
             # At rest as far as HTTP goes, but not for as long as a client that has proved to speak TLS.
-            self._app.deadline_s = self._roster.loop.time() + self._roster.limits.header_deadline_s
+            self._app.deadline_s = self._server.loop.time() + self._server.limits.header_deadline_s
 
     def data_received(self, data: bytes) -> None:
         if self._state > _OPEN:
@@ -340,7 +340,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         if self._after_handshake is not None:
             self._after_handshake()
         else:
-            self._app.deadline_s = self._roster.loop.time() + self._roster.limits.idle_s
+            self._app.deadline_s = self._server.loop.time() + self._server.limits.idle_s
 
     def _flush(self) -> None:
         # What is encrypted goes to the socket's own buffer at once: its limits are those of the answers.
@@ -358,7 +358,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         # The method of a request: this client can read an answer.
         if data[:1].isalpha() and data[:1].isupper():
             self._raw.write(encode_refusal(400, _SPEAKS_TLS))
-        self._roster.note(
+        self._server.note(
             "no TLS", f"{self._peer()} does not speak TLS at this port; its URL must begin with https://"
         )
         self._linger()
@@ -366,7 +366,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
     def _fail(self, error: ssl.SSLError) -> None:
         if self._state == _HANDSHAKE:
             reason = _reason(error)
-            self._roster.note(reason, f"the TLS handshake with {self._peer()} failed: {reason}")
+            self._server.note(reason, f"the TLS handshake with {self._peer()} failed: {reason}")
         self._flush()  # the alert that tells the client why
         # Some 50 kB, which a crowd of bad handshakes must not hold all at once while it lingers.
         self._tls, self._incoming, self._outgoing = None, ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -380,6 +380,6 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         """End our side, and read on for a moment: bytes that nobody has read would turn the end into a reset."""
         self._app.eof_received()
         self._state = _ENDED
-        self._app.deadline_s = self._roster.loop.time() + self._roster.limits.linger_s
+        self._app.deadline_s = self._server.loop.time() + self._server.limits.linger_s
         if not self._raw.is_closing():
             self._raw.write_eof()

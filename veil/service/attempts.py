@@ -64,7 +64,7 @@ class KnownConsumer:
 
     def __init__(self, caller: Caller, now_ms: int) -> None:
         self.caller = caller
-        self.first_seen_ms = self.last_seen_ms = now_ms  # engine time
+        self.last_seen_ms = now_ms  # engine time
         self.reports_outcomes = caller.reports_outcomes
         self.polls = self.empty_polls = self.received = self.renewals = 0
         # Of its attempts, by core.attempt.Outcome; a lapse is unknown until it is judged.

@@ -182,11 +182,11 @@ async def long_poll(service: Service, queue: Queue, wanted: ReceiveRequest) -> l
     """Up to so many messages as soon as there is one, in the line of all who wait at the queue; none once time is up."""
     clock, waiting = service.clock, service.waiting
     until_ms = clock.now_ms() + wanted.wait_s * 1000
-    room = waiting.enter(queue.id)
+    waiters = waiting.enter(queue.id)
     woken = was_limited = False
     try:
         while True:
-            missed = room.missed
+            missed = waiters.missed
             limited = False
             try:
                 messages = await _claim(service, queue, wanted)
@@ -194,23 +194,23 @@ async def long_poll(service: Service, queue: Queue, wanted: ReceiveRequest) -> l
                 messages, limited, was_limited = [], True, True
             except BaseException:
                 if woken:  # the look that was owed did not happen
-                    room.wake(1)
+                    waiters.wake(1)
                 raise
             if messages:
                 if was_limited:  # others were turned away too, and nothing else will tell them
-                    room.wake(1)
+                    waiters.wake(1)
                 return messages
             now_ms = clock.now_ms()
             if now_ms >= until_ms:
                 return []
-            if room.missed != missed and not limited:
+            if waiters.missed != missed and not limited:
                 continue
             look_at_ms = min(until_ms, now_ms + LIMIT_LOOK_MS) if limited else until_ms
-            woken = await room.wait(look_at_ms, at_front=woken)
-            if not woken and (look_at_ms == until_ms or room.closed):
+            woken = await waiters.wait(look_at_ms, at_front=woken)
+            if not woken and (look_at_ms == until_ms or waiters.closed):
                 return []
     finally:
-        waiting.leave(queue.id, room)
+        waiting.leave(queue.id, waiters)
 
 
 def _claim(service: Service, queue: Queue, wanted: ReceiveRequest) -> Awaitable[list[StoredMessage]]:

@@ -78,7 +78,7 @@ class Owner(Protocol):
         """The receive whose first message this is was answered: it need not be given back if we die."""
 
     async def queue_depths(self, queues: Sequence[Queue], *, with_oldest: bool) -> Mapping[int, Any]:
-        """See `service.queues`."""
+        """See `service.history`."""
 
 
 class Service:

@@ -1,16 +1,16 @@
 """Where long polls wait: in line, one message waking one receiver, and no wake-up ever lost.
 
 Each queue that somebody polls has its waiters. A receiver enters before its first look at the store and leaves
-with its answer; in between it looks, and while there is nothing it sits idle in the line. When messages
+with its answer; in between it looks, and while there is nothing it is idle in the line. When messages
 become available, as many idle receivers as messages are woken, the longest waiting first, and each looks
 once more. Why that is enough:
 
-* A message that arrives while a receiver is looking, and before it sits down, would be missed by both. So
+* A message that arrives while a receiver is looking, and before it waits, would be missed by both. So
   an arrival that finds nobody idle raises `missed`, and a receiver that saw it rise during its look looks
   again instead.
 * A woken receiver owes a look. If it cannot have one (cancelled, or the store failed), it hands the wake-up
   on.
-* A woken receiver that finds nothing was overtaken by somebody who took the message; it sits down at the
+* A woken receiver that finds nothing was overtaken by somebody who took the message; it waits at the
   front again.
 
 So at every instant each receivable message is either owed a look, or nobody is idle. Waking all of them
@@ -44,9 +44,9 @@ class QueueWaiters:
     def wake(self, count: int) -> None:
         """Wake up to so many idle receivers, in the order they wait."""
         while count > 0 and self.idle:
-            seat, _ = self.idle.popitem(last=False)
-            if not seat.done():  # a cancelled one has not yet run to take itself out of the line
-                seat.set_result(True)
+            waiter, _ = self.idle.popitem(last=False)
+            if not waiter.done():  # a cancelled one has not yet run to take itself out of the line
+                waiter.set_result(True)
                 count -= 1
         if count > 0:
             self.missed += 1
@@ -54,30 +54,30 @@ class QueueWaiters:
     def end(self, how: Callable[[asyncio.Future[bool]], None]) -> None:
         """End the wait of every idle receiver."""
         while self.idle:
-            seat, _ = self.idle.popitem(last=False)
-            if not seat.done():
-                how(seat)
+            waiter, _ = self.idle.popitem(last=False)
+            if not waiter.done():
+                how(waiter)
 
     async def wait(self, until_ms: int, *, at_front: bool) -> bool:
-        """Sit idle until woken (True: the caller owes a look at the store) or until time is up (False)."""
+        """Be idle until woken (True: the caller owes a look at the store) or until time is up (False)."""
         if self.closed:
             return False
-        seat: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.idle[seat] = None
+        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.idle[waiter] = None
         if at_front:
-            self.idle.move_to_end(seat, last=False)
-        timer = self.clock.call_at(until_ms, lambda: None if seat.done() else seat.set_result(False))
+            self.idle.move_to_end(waiter, last=False)
+        timer = self.clock.call_at(until_ms, lambda: None if waiter.done() else waiter.set_result(False))
         try:
-            return await seat
+            return await waiter
         except asyncio.CancelledError:
             # Woken and cancelled in the same turn: the message that woke it is still there, and others may
             # be idle.
-            if not seat.cancelled() and seat.exception() is None and seat.result():
+            if not waiter.cancelled() and waiter.exception() is None and waiter.result():
                 self.wake(1)
             raise
         finally:
             timer.cancel()
-            self.idle.pop(seat, None)
+            self.idle.pop(waiter, None)
 
 
 class WaitingReceives:
@@ -116,7 +116,7 @@ class WaitingReceives:
         if waiters is None:
             return
         waiters.missed += 1  # those who are looking look again, and the store tells them
-        waiters.end(lambda seat: seat.set_exception(QueueMissing(queue.name)))
+        waiters.end(lambda waiter: waiter.set_exception(QueueMissing(queue.name)))
 
     def waiting(self, queue_id: int) -> int:
         """How many receivers are idle at the queue."""
@@ -128,4 +128,4 @@ class WaitingReceives:
         self._closed = True
         for waiters in self._waiters.values():
             waiters.closed = True
-            waiters.end(lambda seat: seat.set_result(False))
+            waiters.end(lambda waiter: waiter.set_result(False))
