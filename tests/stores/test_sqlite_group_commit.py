@@ -355,6 +355,33 @@ async def test_a_failed_sync_stops_the_store_for_good(gate: SyncGate, tmp_path: 
         assert await store.counts(queue) == QueueCounts(visible=len(found))
 
 
+async def test_a_failed_sync_stops_the_store_while_a_checkpoint_is_under_way(
+    store: SqliteStore, gate: SyncGate
+):
+    failures: list[BaseException] = []
+    store.on_failure = failures.append
+    queue = await make_queue(store)
+    checkpointer, is_busy, goes_on = store._commits._checkpointer, threading.Event(), threading.Event()
+
+    def busy() -> bool:
+        is_busy.set()
+        goes_on.wait()
+        return False
+
+    checkpointer.set_progress_handler(busy, 1)
+    under_way = asyncio.ensure_future(asyncio.to_thread(lambda: checkpointer.execute("SELECT 1").fetchall()))
+    await until_async(is_busy.is_set)
+    gate.error = OSError(5, "Input/output error")
+    try:
+        with pytest.raises(StoreFailed):
+            await store.send(queue, [a_message()])
+        assert failures == [gate.error]
+    finally:
+        goes_on.set()
+        await under_way
+        checkpointer.set_progress_handler(None)
+
+
 async def test_a_failed_sync_of_sqlite_itself_is_not_retried(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ):

@@ -97,6 +97,8 @@ class GroupCommit:
         self._thread = Thread(target=self._run_syncs, name="veil-sync", daemon=True)
         self._thread.start()
         self._checkpointer = checkpointer
+        # Now, since its thread may be using it when the store fails.
+        checkpointer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self._checkpoint_thread = ThreadPoolExecutor(1, thread_name_prefix="veil-checkpoint")
         self._checkpointing = False
         self._not_before_s = 0.0  # that the next checkpoint is tried
@@ -440,8 +442,7 @@ class GroupCommit:
             if not future.done():
                 future.set_exception(StoreFailed(f"the store cannot write: {error}"))
         # Closing must not touch the files: the next start judges them as they are.
-        for connection in (self._connection, self._checkpointer):
-            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self._idle.set()
         if first:
             self._on_failure(error)
