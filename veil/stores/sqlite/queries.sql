@@ -194,10 +194,12 @@ ORDER BY seq;
 SELECT {HELD_MESSAGE} FROM message WHERE queue_id = ?1 AND seq IN (:seqs);
 
 -- name: write_leases
--- Whatever has become of leases, of one or of many that are alike: the fields of LeaseState, retention, seqs. OR FAIL, or SQLite would
--- copy every page for the case that it fails halfway: what fails so is rolled back with its whole group.
+-- Whatever has become of leases, of one or of many that are alike: the fields of LeaseState, retention, seqs. OR FAIL, and CASE instead of
+-- min(), which might fail: or SQLite would copy every page for the case that it fails halfway, a twentieth of a receive of ten. What fails
+-- so is rolled back with its whole group.
 UPDATE OR FAIL message SET state = ?1, due_at_ms = ?2, received_at_ms = ?3, delivery = ?4, holder = ?5, receive_count = ?6,
-       first_received_wall_ms = ?7, wake_at_ms = min(?2, (seq >> {COUNTER_BITS}) + ?8)
+       first_received_wall_ms = ?7,
+       wake_at_ms = CASE WHEN ?2 > (seq >> {COUNTER_BITS}) + ?8 THEN (seq >> {COUNTER_BITS}) + ?8 ELSE ?2 END
 WHERE seq IN (:seqs);
 
 -- name: to_dead_letters
@@ -224,7 +226,9 @@ WHERE {OPEN_LEASE} AND received_at_ms >= ?6 AND due_at_ms <= ?7 AND delivery >= 
 -- name: move_deadlines
 -- What `may_extend` has found: deadline, retention, seqs. A statement that changes and tells (RETURNING) costs more than the two, for one
 -- message by half: SQLite collects what it tells in a table of its own.
-UPDATE OR FAIL message SET due_at_ms = ?1, wake_at_ms = min(?1, (seq >> {COUNTER_BITS}) + ?2) WHERE seq IN (:seqs);
+UPDATE OR FAIL message SET due_at_ms = ?1,
+       wake_at_ms = CASE WHEN ?1 > (seq >> {COUNTER_BITS}) + ?2 THEN (seq >> {COUNTER_BITS}) + ?2 ELSE ?1 END
+WHERE seq IN (:seqs);
 
 -- name: delete_messages
 DELETE FROM message WHERE seq IN (:seqs);
