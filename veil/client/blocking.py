@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from veil.client.api import ApiError, Failure, RetryBackoff
 from veil.client.client import READ_TIMEOUT_S, SqsClient, with_retries
@@ -67,6 +67,32 @@ class LoopThread:
             self.loop.close()
 
 
+class LoopClient:
+    """The SQS client on the event loop of a thread of its own, for code that blocks."""
+
+    def __init__(self, client: SqsClient, name: str) -> None:
+        self._client, self._loop = client, LoopThread(name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections and end the thread."""
+        self._loop.run(self._client.close())
+        self._loop.close()
+
+    @property
+    def region(self) -> str:
+        return self._client.region
+
+    @property
+    def endpoint(self) -> str:
+        return self._client.endpoint
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceTarget:
     """One service to talk to: endpoint, region and key."""
@@ -98,7 +124,7 @@ class CallFailed(ApiError):
         self.no_answer = error.__cause__ if isinstance(error.__cause__, NoAnswer) else None
 
 
-class BlockingClient:
+class BlockingClient(LoopClient):
     """Calls the operations of SQS, and Veil's own; raises CallFailed."""
 
     def __init__(
@@ -107,7 +133,7 @@ class BlockingClient:
         self.target = target
         self._timeout_s, self._tries = timeout_s, tries
         self._urls: dict[str, str] = {}
-        self._sqs = SqsClient(
+        client = SqsClient(
             endpoint=target.endpoint,
             region=target.region,
             credentials=target.credentials,
@@ -116,18 +142,7 @@ class BlockingClient:
             # Without the process: one person's receive and delete are two commands.
             role="command",
         )
-        self._loop = LoopThread("veil-client")
-
-    def __enter__(self) -> BlockingClient:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections and end the thread."""
-        self._loop.run(self._sqs.close())
-        self._loop.close()
+        super().__init__(client, "veil-client")
 
     def call(
         self, action: str, given: Answer | None = None, *, queue: str | None = None, wait_s: int = 0
@@ -138,7 +153,7 @@ class BlockingClient:
         invocation = str(uuid.uuid4())  # one id over all tries, as SDKs do
 
         async def once() -> Answer:
-            return await self._sqs.ask(
+            return await self._client.ask(
                 target,
                 given or {},
                 Answer,

@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from veil.client.api import ApiError, Attribute, RawMessage, RetryBackoff
-from veil.client.blocking import LoopThread
+from veil.client.blocking import LoopClient
 from veil.client.client import SqsClient, with_retries
 
 A = TypeVar("A")
@@ -89,44 +89,17 @@ _HOLD_BYTES_MAX: Final = 256 << 20
 _HOLD_TIMEOUT_S: Final = 60.0
 
 
-class ServiceClient:
-    """A queue service for code that blocks: the SQS client, and the thread of the loop that it runs on."""
+class ServiceClient(LoopClient):
+    """The client of a service, as its address names it."""
 
     def __init__(self, service: QueueAddress, *, user_agent: str) -> None:
-        self._loop = LoopThread(f"veil-{user_agent.replace(' ', '-')}")
-        try:
-            self._client = self._loop.run(self._opened(service, user_agent))
-        except BaseException:
-            self._loop.close()
-            raise
-
-    @staticmethod
-    async def _opened(service: QueueAddress, user_agent: str) -> SqsClient:
-        return SqsClient(
+        client = SqsClient(
             endpoint=service.endpoint,
             region=service.region,
             profile=service.profile,
             user_agent_extra=user_agent,
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close every connection and end the thread."""
-        self._loop.run(self._client.close())
-        self._loop.close()
-
-    @property
-    def region(self) -> str:
-        return self._client.region
-
-    @property
-    def endpoint(self) -> str:
-        return self._client.endpoint
+        super().__init__(client, f"veil-{user_agent.replace(' ', '-')}")
 
 
 _lock = threading.Lock()

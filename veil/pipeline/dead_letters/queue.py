@@ -98,9 +98,6 @@ def opened(where: QueueAddress, queue: str) -> DeadLetterQueue:
 class DeadLetterQueue(QueueClient):
     """A queue of dead letters that is open."""
 
-    def __enter__(self) -> DeadLetterQueue:
-        return self
-
     def url_of(self, queue: str) -> str:
         """The URL of another queue of the same service, by name, ARN or URL."""
         return self._loop.run(self._client.queue_url(queue))
