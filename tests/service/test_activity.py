@@ -12,6 +12,7 @@ from tests.stores.kit import a_message, make_queue, receipt_of
 from tests.waiting import until_async
 from veil.core.attempt import ReportedOutcome
 from veil.core.clock import ManualClock, TroubleKind
+from veil.core.lease import HoldKey
 from veil.core.message import Caller
 from veil.core.message_rules import Draft
 from veil.core.queue import Queue, QueueKey, RedrivePolicy
@@ -20,7 +21,7 @@ from veil.service.activity import Activity, Tallies
 from veil.service.attempts import KnownConsumer, LiveAttempts
 from veil.service.messages import delete, extend_lease, purge, send
 from veil.service.queues import create_queue, delete_queue
-from veil.service.receive import give_back, receipt_text, receive
+from veil.service.receive import delete_holds, extend_holds, give_back, receipt_text, receive, receive_hold
 from veil.service.service import Service
 from veil.stores.memory import MemoryStore
 from veil.stores.postgres import PostgresStore
@@ -82,6 +83,29 @@ async def test_the_holder_of_a_lease_is_known_with_its_renewals(scene: Scene):
     assert (holder.renewals, holder.last_renewed_ms) == (1, scene.clock.now_ms())
     assert holder.received_at_ms == scene.clock.now_ms() - 10_000
     assert scene.consumer(ANN).in_progress == 1
+
+
+async def test_what_a_stream_holds_is_renewed_and_completed_by_its_name(scene: Scene):
+    # ANN is an executor, and BOB the driver that extends and deletes what all executors received.
+    service, queue = scene.service, scene.queue
+    await scene.send(3)
+    for batch in (1, 2):
+        key = HoldKey("epoch", batch, 0)
+        await receive_hold(service, queue, key, count=batch, visibility_s=30, caller=ANN)
+    scene.clock.advance(seconds=20)
+    await extend_holds(service, queue, "epoch", "driver", 30, caller=BOB)
+    scene.clock.advance(seconds=20)
+    assert scene.consumer(ANN).in_progress == 3
+    holder = scene.activity.attempts.holder(queue.id, (await service.store.peek(queue))[0])
+    assert holder is not None
+    assert (holder.caller, holder.renewals, holder.deadline_ms - scene.clock.now_ms()) == (ANN, 1, 10_000)
+
+    await delete_holds(service, queue, "epoch", "driver", 1, caller=BOB)
+    assert (scene.consumer(ANN).in_progress, dict(scene.consumer(BOB).outcomes)) == (2, {"completed": 1})
+    await delete_holds(service, queue, "epoch", "driver", 2, caller=BOB)
+    scene.clock.advance(seconds=60)
+    assert (scene.consumer(ANN).in_progress, dict(scene.consumer(ANN).outcomes)) == (0, {})
+    assert dict(scene.consumer(BOB).outcomes) == {"completed": 3}
 
 
 async def test_the_next_receiver_is_the_holder_and_the_last_one_let_it_lapse(scene: Scene):

@@ -22,6 +22,7 @@ from veil.core.attempt import PATIENCE_MIN_MS, AttemptOutcome, ReportedOutcome, 
 from veil.core.clock import Clock, Trouble
 from veil.core.decide import graced_deadline_ms
 from veil.core.effect import HolderLate, HolderSeen, HolderSign, HolderSilent
+from veil.core.lease import HoldKey
 from veil.core.message import Caller, StoredMessage
 from veil.core.queue import Queue
 from veil.journal.lives import LifeEvent
@@ -108,13 +109,25 @@ class ChangedLease(msgspec.Struct, frozen=True, gc=False):
 class Claim:
     """One receive: its messages' leases share it, until something happens to one of them."""
 
-    __slots__ = ("changes", "consumer", "deadline_ms", "deliveries", "message_ids", "queue", "received_at_ms")
+    __slots__ = (
+        "changes", "consumer", "deadline_ms", "deliveries", "hold", "message_ids", "queue", "received_at_ms", "renewals",
+        "set_at_ms",
+    )  # fmt: skip
 
-    def __init__(self, consumer: KnownConsumer, queue: Queue, received_at_ms: int, deadline_ms: int) -> None:
+    def __init__(
+        self,
+        consumer: KnownConsumer,
+        queue: Queue,
+        received_at_ms: int,
+        deadline_ms: int,
+        hold: HoldKey | None = None,
+    ) -> None:
         self.consumer = consumer
         self.queue = queue
         self.received_at_ms = received_at_ms
         self.deadline_ms = deadline_ms
+        self.hold = hold  # the name that it was received under: its stream renews all of it at once
+        self.renewals, self.set_at_ms = 0, received_at_ms  # when the deadline was last set
         self.message_ids: dict[int, str] = {}  # by seq
         self.changes: dict[int, ChangedLease] | None = None  # by seq
         self.deliveries: dict[int, int] | None = None  # of messages that were received before, by seq
@@ -128,7 +141,7 @@ class Claim:
         facts = (self.consumer.caller, self.queue, seq, self.message_ids[seq], self.received_at_ms)
         change = self.change_of(seq)
         if change is None:
-            return KnownHolder(*facts, self.deadline_ms)
+            change = ChangedLease(self.renewals, self.set_at_ms, self.deadline_ms)
         last_ms = change.last_ms if change.renewals else None
         return KnownHolder(
             *facts, change.deadline_ms, change.renewals, last_ms, change.outcome, change.reported
@@ -229,9 +242,14 @@ class LiveAttempts:
     # ---- the hot path
 
     def received(
-        self, queue: Queue, messages: Sequence[StoredMessage], visibility_s: int, caller: Caller
+        self,
+        queue: Queue,
+        messages: Sequence[StoredMessage],
+        visibility_s: int,
+        caller: Caller,
+        hold: HoldKey | None = None,
     ) -> None:
-        """A receive was answered, with nothing or with these."""
+        """A receive was answered, with nothing or with these; `hold` is the name that it had."""
         now_ms = self._clock.now_ms()
         consumer = self._consumers.get(caller) or self._newcomer(caller, now_ms)
         consumer.last_seen_ms = now_ms
@@ -246,7 +264,8 @@ class LiveAttempts:
             self._judged(consumer, queue, AttemptOutcome.GIVEN_BACK, len(messages))
             return
         received_at_ms = messages[0].received_at_ms or now_ms
-        self._hold(Claim(consumer, queue, received_at_ms, received_at_ms + visibility_s * 1000), messages)
+        claim = Claim(consumer, queue, received_at_ms, received_at_ms + visibility_s * 1000, hold)
+        self._hold(claim, messages)
 
     def _hold(self, claim: Claim, messages: Sequence[StoredMessage]) -> None:
         leases = self._leases
@@ -255,17 +274,13 @@ class LiveAttempts:
             for seq in list(leases)[: len(leases) - LEASES_MAX * 9 // 10]:
                 del leases[seq]
         now_ms = self._clock.now_ms()
-        for message in messages:
-            seq = message.seq
-            earlier = leases.pop(seq, None)  # taken out and put in again: the order is that of the receives
-            if earlier is not None and earlier.deadline_of(seq) <= now_ms:
+        claim.message_ids = {message.seq: message.message_id for message in messages}
+        claim.deliveries = {each.seq: each.delivery for each in messages if each.delivery != 1} or None
+        for seq in leases.keys() & claim.message_ids.keys():
+            earlier = leases.pop(seq)  # taken out and put in again: the order is that of the receives
+            if earlier.deadline_of(seq) <= now_ms:
                 self._lapsed(seq, earlier)
-            if message.delivery != 1:
-                if claim.deliveries is None:
-                    claim.deliveries = {}
-                claim.deliveries[seq] = message.delivery
-            claim.message_ids[seq] = message.message_id
-            leases[seq] = claim
+        leases.update(dict.fromkeys(claim.message_ids, claim))
 
     def changed(
         self, queue: Queue, changes: Iterable[tuple[int, int, ReportedOutcome | None]], caller: Caller
@@ -286,7 +301,7 @@ class LiveAttempts:
             if claim.changes is None:
                 claim.changes = {}
             deadline_ms, before = now_ms + visibility_s * 1000, claim.changes.get(seq)
-            renewals, last_ms, due_ms, is_over = 0, claim.received_at_ms, claim.deadline_ms, False
+            renewals, last_ms, due_ms, is_over = claim.renewals, claim.set_at_ms, claim.deadline_ms, False
             if before is not None:
                 renewals, last_ms, due_ms = before.renewals, before.last_ms, before.deadline_ms
                 is_over = before.outcome is not None
@@ -347,6 +362,31 @@ class LiveAttempts:
             self._handled(queue.id, length_ms, count)  # type: ignore[misc]  # there is one
         if plain:
             self._judged(consumer, queue, outcome, plain)
+
+    def stream_renewed(self, queue: Queue, stream: str, visibility_s: int, caller: Caller) -> None:
+        """All that the stream holds got a new deadline, so many seconds from now."""
+        now_ms = self._clock.now_ms()
+        self._seen(caller, now_ms)
+        for claim in {claim for _, claim in self._of_stream(queue, stream)}:
+            claim.renewals, claim.set_at_ms = claim.renewals + 1, now_ms
+            claim.deadline_ms = now_ms + visibility_s * 1000
+            if claim.changes is not None:
+                over = {seq: each for seq, each in claim.changes.items() if each.outcome is not None}
+                claim.changes = over or None
+
+    def stream_completed(self, queue: Queue, stream: str, up_to_batch: int, caller: Caller) -> None:
+        """What the stream held up to that batch was deleted."""
+        held = self._of_stream(queue, stream)
+        seqs = [seq for seq, claim in held if claim.hold is not None and claim.hold.batch <= up_to_batch]
+        self.ended(queue, seqs, AttemptOutcome.COMPLETED, caller)
+
+    def _of_stream(self, queue: Queue, stream: str) -> list[tuple[int, Claim]]:
+        # A look at every lease takes some milliseconds for a hundred thousand, and a stream asks for it once a batch.
+        return [
+            (seq, claim)
+            for seq, claim in self._leases.items()
+            if claim.hold is not None and claim.hold.stream == stream and claim.queue.id == queue.id
+        ]
 
     def came_late(self, seq: int, delivery: int, caller: Caller) -> None:
         """A receipt was refused: its holder is there, and its lease is not."""
@@ -418,7 +458,7 @@ class LiveAttempts:
         until_ms = graced_deadline_ms(deadline_ms, claim.received_at_ms, claim.queue.settings, trouble)
         if until_ms <= now_ms:
             return False
-        change = claim.change_of(seq) or ChangedLease(0, claim.received_at_ms, deadline_ms)
+        change = claim.change_of(seq) or ChangedLease(claim.renewals, claim.set_at_ms, deadline_ms)
         if claim.changes is None:
             claim.changes = {}
         claim.changes[seq] = msgspec.structs.replace(change, deadline_ms=until_ms)
@@ -555,7 +595,7 @@ class LiveAttempts:
         if change is not None and change.outcome is not None:
             self._waiting.get(claim.queue.id, {}).pop(seq, None)
             return
-        set_at_ms, deadline_ms = claim.received_at_ms, claim.deadline_ms
+        set_at_ms, deadline_ms = claim.set_at_ms, claim.deadline_ms
         if change is not None:
             set_at_ms, deadline_ms = change.last_ms, change.deadline_ms
         claim.consumer.count(AttemptOutcome.UNKNOWN)

@@ -254,7 +254,7 @@ async def receive_hold(
                 changes = [(message.seq, visibility_s, None) for message in content.messages]
                 service.activity.attempts.changed(queue, changes, caller)
             else:
-                service.activity.attempts.received(queue, content.messages, visibility_s, caller)
+                service.activity.attempts.received(queue, content.messages, visibility_s, caller, key)
     elif not content.again:
         service.tallies["empty_receive", queue.id] += 1
     return content
@@ -269,6 +269,8 @@ async def extend_holds(
     tally = await service.store.extend_holds(queue, stream, owner, visibility_s=visibility_s, caller=caller)
     if tally.messages and service.owner is None:
         service.tallies["extended", queue.id] += tally.messages
+        if service.activity is not None:
+            service.activity.attempts.stream_renewed(queue, stream, visibility_s, caller)
     return tally
 
 
@@ -282,4 +284,6 @@ async def delete_holds(
     tally = await service.store.delete_holds(queue, stream, owner, up_to_batch=up_to_batch, caller=caller)
     if tally.messages and service.owner is None:
         service.tallies["deleted", queue.id] += tally.messages
+        if service.activity is not None:
+            service.activity.attempts.stream_completed(queue, stream, up_to_batch, caller)
     return tally
