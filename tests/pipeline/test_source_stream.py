@@ -218,13 +218,14 @@ def test_bodies_are_parsed_by_a_schema_and_those_that_cannot_be_are_null(
     assert rows[bodies[2]] is None
 
 
+@pytest.mark.parametrize("calls", [{}, {"piece": 500, "ahead": 2}], ids=["as-before", "ahead"])
 def test_a_part_that_found_the_end_of_the_queue_is_the_same_when_it_is_read_again(
-    spark: SparkSession, server: VeilServer, place: Place
+    spark: SparkSession, server: VeilServer, place: Place, calls: dict[str, int]
 ):
-    queue = "short"
+    queue = f"short-{len(calls)}"
     ids = fill(server, queue, ["m"] * 1_500)
     first: Offset = {"epoch": queue, "n": 0, "by": "veil"}
-    end: Offset = {**first, "n": 1, "rows": 9_000, "parts": 1, "at_ms": 1}
+    end = cast(Offset, {**first, "n": 1, "rows": 9_000, "parts": 1, "at_ms": 1, **calls})
     with streams(spark, server, queue, place, protocol="veil") as opened:
         stream = opened(first)
         [part] = stream.parts(first, end)

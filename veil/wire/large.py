@@ -24,7 +24,7 @@ T = TypeVar("T")
 LARGE_BYTES: Final = 256 * 1024
 # A message of nothing takes 2 µs to write, and weighs so much here that a hundred small ones, what a consumer of Veil asks for at
 # a time, are written on the loop: that takes a quarter of a millisecond, and the ways to a thread and back as long again.
-_MESSAGE_BYTES: Final = 1_024
+MESSAGE_BYTES: Final = 1_024
 # Of a form: each of these parameters is some steps of Python.
 PARAMETERS_MANY: Final = 500
 # Of a JSON document: what is neither text nor blank. A thousand entries with ten attributes each have less, and the decoder
@@ -56,9 +56,9 @@ def check_room(request: Request, size_bytes: int) -> None:
         raise AnswersTooLarge
 
 
-def answer_bytes(messages: Sequence[StoredMessage]) -> int:
+def answer_bytes(messages: Sequence[StoredMessage], each_bytes: int = MESSAGE_BYTES) -> int:
     """About how large an answer with these messages is, or would be for the same work."""
-    size = _MESSAGE_BYTES * len(messages)
+    size = each_bytes * len(messages)
     for message in messages:
         size += message.held_bytes if message.attributes else message.body_bytes
     return size

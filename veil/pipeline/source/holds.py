@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from itertools import count
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from veil.client.api import ApiError
@@ -24,7 +25,9 @@ from veil.pipeline.source.stream import CheckpointTaken, Offset, SourcePartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PIECE: Final = 1_000  # messages a call
+PIECE: Final = 500  # messages a call: what the server answers without a thread, where they are small
+AHEAD: Final = 2  # calls at a time: the server has the next one while the last one's rows are made
+_PIECE_BEFORE, _AHEAD_BEFORE = 1_000, 1  # of batches whose offsets do not say it
 _PIECES_BITS: Final = 20
 _PART_ROWS_MIN: Final = 100  # a few messages are not worth a task each
 _LOOK_EVERY_S: Final = 1.0  # Spark asks every 10 ms while nothing is there
@@ -43,28 +46,26 @@ class HeldPart(SourcePartition):
     rows: int
     window_s: int
     received_ms: int
+    piece: int
+    ahead: int
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        left = self.rows
-        asked, coming = self._asked(left, 0)
-        for piece in count(1):
-            content = coming.result()
+        # Whether a piece is asked for depends on those before it alone, and on what they had at first: a part that is read
+        # again must stop where it stopped the first time.
+        calls = (self._asked(start) for start in range(0, self.rows, self.piece))
+        coming = deque(islice(calls, self.ahead))
+        while coming:
+            asked, answer = coming.popleft()
+            content = answer.result()
             messages = content.columns
-            # Counted with what was lost since: a part that is read again must stop where it stopped the first time.
-            got = len(messages.message_id) + content.lost
-            left -= got
-            more = got == asked and left > 0
-            if more:
-                # The server works on the next thousand while Spark takes these.
-                asked, coming = self._asked(left, piece)
+            if len(messages.message_id) + content.lost == asked:
+                coming.extend(islice(calls, 1))
             if messages.message_id:
                 yield to_batch(messages, self.queue, schema, self.received_ms)
-            if not more:
-                return
 
-    def _asked(self, left: int, piece: int) -> tuple[int, Future[HoldAnswer]]:
-        asked = min(PIECE, left)
-        name = self.part << _PIECES_BITS | piece
+    def _asked(self, start: int) -> tuple[int, Future[HoldAnswer]]:
+        asked = min(self.piece, self.rows - start)
+        name = self.part << _PIECES_BITS | start // self.piece
         return asked, shared(QueueClient, self.address).receive_hold(
             self.stream, self.batch, name, asked, self.window_s
         )
@@ -109,15 +110,17 @@ class HeldStream(Stream):
         parts = min(self._options.partitions, -(-rows // _PART_ROWS_MIN))
         # The instant goes into Spark's log: whoever reads the batch, and however often, sees it received at the same time.
         at_ms = int(time.time() * 1000)
-        return {"epoch": self._epoch, "n": number, "by": VEIL, "rows": rows, "parts": parts, "at_ms": at_ms}
+        end: Offset = {"epoch": self._epoch, "n": number, "by": VEIL, "rows": rows, "parts": parts}
+        return {**end, "piece": PIECE, "ahead": AHEAD, "at_ms": at_ms}
 
     def parts(self, start: Offset, end: Offset) -> Sequence[SourcePartition]:
         rows, parts = end["rows"], end["parts"]
         address = self._client.resolved
         shares = [rows // parts + (at < rows % parts) for at in range(parts)]
         at_ms = end.get("at_ms") or int(time.time() * 1000)  # checkpoints of old do not say it
+        calls = end.get("piece", _PIECE_BEFORE), end.get("ahead", _AHEAD_BEFORE)
         return [
-            HeldPart(address, self._queue, self._epoch, end["n"], at, share, self._window_s, at_ms)
+            HeldPart(address, self._queue, self._epoch, end["n"], at, share, self._window_s, at_ms, *calls)
             for at, share in enumerate(shares)
         ]
 

@@ -26,8 +26,8 @@ LONGEST_POLL_S: Final = 1
 
 class Offset(TypedDict, total=False):
     """How far a query is. `epoch` names the checkpoint; `n` counts its batches; `by` is the way, sqs or veil. Of the batch
-    that ends here, `segment` names what holds its rows (sqs); `rows` and `parts` say how it was cut, and `at_ms` when
-    (veil)."""
+    that ends here, `segment` names what holds its rows (sqs); `rows` and `parts` say how it was cut, `piece` and
+    `ahead` how it is received, and `at_ms` when (veil)."""
 
     epoch: str
     n: int
@@ -35,6 +35,8 @@ class Offset(TypedDict, total=False):
     segment: str
     rows: int
     parts: int
+    piece: int
+    ahead: int
     at_ms: int
 
 

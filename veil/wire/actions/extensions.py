@@ -33,7 +33,7 @@ from veil.wire.actions.messages import (
 from veil.wire.actions.move_tasks import check_rate
 from veil.wire.actions.queues import read_page
 from veil.wire.call import Call, read_page_token, write_page_token
-from veil.wire.large import LARGE_BYTES, answer_bytes, in_thread
+from veil.wire.large import LARGE_BYTES, MESSAGE_BYTES, answer_bytes, in_thread
 from veil.wire.request_errors import ParameterRefused, check_range, required
 
 # In the order of shapes.QueueDescription's last fields.
@@ -55,6 +55,7 @@ async def own_queue(call: Call, url: str) -> Queue:
 _EVERYTHING: Final = ReceivedForm(
     shapes.ReceiveMessageInput(MessageSystemAttributeNames=["All"], MessageAttributeNames=["All"])
 )
+_COLUMNS_BYTES: Final = 128  # what a message of nothing weighs in columns: an eighth of one by itself
 # A hold without a visibility would hold nothing.
 _GIVEN_RANGE: Final = "Must be between {low} and {high}."
 
@@ -79,7 +80,8 @@ async def receive_hold(call: Call, given: shapes.ReceiveHoldInput) -> shapes.Rec
     content = await receiving.receive_hold(
         call.service, queue, key, count=count, visibility_s=visibility_s, caller=call.caller
     )
-    call.answer_bytes = answer_bytes(content.messages)
+    each_bytes = _COLUMNS_BYTES if given.InColumns else MESSAGE_BYTES
+    call.answer_bytes = answer_bytes(content.messages, each_bytes)
 
     def shown() -> list[shapes.ReceivedMessage] | shapes.MessageColumns:
         if given.InColumns:
