@@ -24,6 +24,7 @@ from veil.stores.memory import MemoryStore
 from veil.stores.store import ExportPlan, OutboxRow
 
 LONG_S = 30
+_NICEST = 19  # nothing can be nicer
 needs_pidfd = pytest.mark.skipif(
     not hasattr(os, "pidfd_open"), reason="needs Linux to watch a stranger's process"
 )
@@ -42,7 +43,8 @@ async def test_segments_are_written_by_one_process_as_long_as_they_come(tmp_path
     second = await helper.write(APlan(first=3, last=3), some_rows(3))
     assert (first.events, second.events) == (2_000, 1_000)
     assert helper.pid == pid
-    assert os.getpriority(os.PRIO_PROCESS, pid or 0) > os.getpriority(os.PRIO_PROCESS, 0)
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpriority(os.PRIO_PROCESS, pid or 0) > own or own == _NICEST
     await helper.close()
     assert len(events_of(place)) == 3_000
     assert place.exists("_journal.json")
