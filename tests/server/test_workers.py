@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -368,6 +369,21 @@ def test_a_worker_that_dies_gives_back_what_it_had_not_answered(own_crew):
     assert crew.connect().send("y")
     assert crew.server.stop() == 0
     assert f"worker {victim} died (SIGKILL): another is started" in crew.server.said
+
+
+def test_a_worker_that_died_while_there_were_no_files_is_replaced_once_there_are(own_crew):
+    crew, pid = own_crew, own_crew.server.process.pid
+    one, other = client_of_each(crew)
+    victim = crew.worker_of(one)
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))  # whatever it opens now is one too many
+    os.kill(victim, signal.SIGKILL)
+    told = "a worker cannot be started: Too many open files"
+    assert any(told in line for line in crew.server.stderr)  # up to that line
+    assert other.send("x")
+
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+    until(lambda: crew.replaced(victim))
 
 
 def test_what_was_answered_is_not_given_back_with_the_death_of_a_worker(crew, clients):

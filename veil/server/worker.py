@@ -44,7 +44,7 @@ from veil.wire.sigv4 import AccessKey
 _COUNT_EVERY_S: Final = 1.0
 
 
-class Briefing(NamedTuple):
+class WorkerConfig(NamedTuple):
     """What a worker is told at its start, on stdin."""
 
     settings: Settings
@@ -148,10 +148,10 @@ class _MovesElsewhere(MoveRunners):
 class Worker:
     """Serves the connections that it is handed, until it is told to stop."""
 
-    def __init__(self, brief: Briefing) -> None:
-        self._brief = brief
-        settings = self._settings = brief.settings
-        self._keys = brief.keys
+    def __init__(self, config: WorkerConfig) -> None:
+        self._config = config
+        settings = self._settings = config.settings
+        self._keys = config.keys
         self._tls = Tls(settings) if settings.tls_cert is not None else None
         self._ended = asyncio.Event()
         self._link: Link
@@ -161,19 +161,19 @@ class Worker:
 
     async def serve(self) -> None:
         """Run to the end."""
-        brief, settings = self._brief, self._settings
+        config, settings = self._config, self._settings
         self._loop = loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, lambda: self._link.tell("leaving"))
         loop.add_signal_handler(signal.SIGHUP, lambda: None)  # for the store process, which tells us
         # Its operations are made from the contract.
-        self._store = RemoteStore(brief.receipts, brief.store_id)  # type: ignore[abstract]
+        self._store = RemoteStore(config.receipts, config.store_id)  # type: ignore[abstract]
         _, self._link = await loop.create_connection(
             lambda: Link(STORE_PROCESS, WORKER_PROCESS, self, on_lost=_leave_at_once),
-            sock=socket.socket(fileno=brief.link_fd),
+            sock=socket.socket(fileno=config.link_fd),
         )
         self._store.link = self._link
-        self._service = service = Service(self._store, brief.clock, service_rules(settings))
-        service.moves = _MovesElsewhere(self._store, brief.clock, service.time_slices, ())
+        self._service = service = Service(self._store, config.clock, service_rules(settings))
+        service.moves = _MovesElsewhere(self._store, config.clock, service.time_slices, ())
         service.owner = self
         self._answers = AnswerCounts()
         self._application, smq = make_applications(
@@ -185,16 +185,16 @@ class Worker:
             self._relay,
             relay=self._relay,
         )
-        self._page = SharedPage(brief.page_fd, brief.workers)
-        capacity = SharedCapacity(settings.http, self._page, brief.place)
-        capacity.connections_max, capacity.refused_max = brief.connections_max, brief.refused_max
+        self._page = SharedPage(config.page_fd, config.workers)
+        capacity = SharedCapacity(settings.http, self._page, config.place)
+        capacity.connections_max, capacity.refused_max = config.connections_max, config.refused_max
         handlers = [self._application.handle] if smq is None else [self._application.handle, smq]
         self._servers = [HttpServer(handler, settings.http, capacity) for handler in handlers]
         for server in self._servers:
             server.open(tls=None if self._tls is None else self._tls.current)
         self._application.down = None
         watching = None if self._tls is None else loop.create_task(self._tls.watch())
-        self._connections = socket.socket(fileno=brief.connections_fd)
+        self._connections = socket.socket(fileno=config.connections_fd)
         self._connections.setblocking(False)
         loop.add_reader(self._connections, self._adopt)
         self._count_again()
@@ -258,7 +258,7 @@ class Worker:
     def _adopted(self, task: asyncio.Task[None]) -> None:
         self._adopting.discard(task)
         if task.cancelled() or task.exception() is not None:  # a client that has gone already
-            self._page.add(self._brief.place, SharedPage.GONE)
+            self._page.add(self._config.place, SharedPage.GONE)
 
     # ---- the owner of the store, as our service has it (Owner)
 
@@ -333,14 +333,10 @@ def _leave_at_once() -> NoReturn:
 
 
 def main() -> None:
-    """Run a worker; the store process has written its briefing to stdin."""
+    """Run a worker; the store process has written its configuration to stdin."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the store process
-    brief: Briefing = pickle.load(sys.stdin.buffer)  # noqa: S301 - of our own parent
-    configure_logging(brief.settings.log_level, brief.settings.log_format)
+    config: WorkerConfig = pickle.load(sys.stdin.buffer)  # noqa: S301 - of our own parent
+    configure_logging(config.settings.log_level, config.settings.log_format)
     begin_process()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(brief))
-
-
-async def _serve(brief: Briefing) -> None:
-    await Worker(brief).serve()
+        runner.run(Worker(config).serve())

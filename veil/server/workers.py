@@ -27,7 +27,7 @@ from veil.server.attendant import STORE_PROCESS, Attendant, SharedStore
 from veil.server.http import BACKLOG
 from veil.server.metrics import Metrics
 from veil.server.settings import Settings
-from veil.server.worker import WORKER_PROCESS, Briefing, SharedPage
+from veil.server.worker import WORKER_PROCESS, SharedPage, WorkerConfig
 from veil.service.service import Service
 from veil.stores.remote import Link
 from veil.wire.exchange import AnswerCounts, Handler
@@ -281,11 +281,11 @@ class Workers:
 
     async def _start(self, place: int) -> None:
         loop = asyncio.get_running_loop()
-        ours, theirs = socket.socketpair()
-        connections, their_connections = socket.socketpair()
-        with theirs, their_connections:
-            fds = (theirs.fileno(), their_connections.fileno(), self._page_file.fileno())
-            try:
+        try:
+            ours, theirs = socket.socketpair()
+            connections, their_connections = socket.socketpair()
+            with theirs, their_connections:
+                fds = (theirs.fileno(), their_connections.fileno(), self._page_file.fileno())
                 process = await asyncio.create_subprocess_exec(
                     sys.executable, "-P", "-c", "from veil.server.worker import main; main()",
                     stdin=asyncio.subprocess.PIPE,
@@ -293,15 +293,15 @@ class Workers:
                     start_new_session=True,  # Ctrl-C in the terminal is for us, who let the workers finish
                     env=os.environ | {"PYTHONPATH": os.pathsep.join(module_path())},
                 )  # fmt: skip
-            except OSError as problem:
-                raise WorkersFailed(f"a worker cannot be started: {problem.strerror}") from None
+        except OSError as problem:
+            raise WorkersFailed(f"a worker cannot be started: {problem.strerror}") from None
         assert process.stdin is not None
         store, told = self._service.store, dict(self._keys)
-        brief = Briefing(
+        config = WorkerConfig(
             self._settings, told, self._clock, store.receipts, store.store_id, place, self._settings.workers,
             self.connections_max, self.refused_max, *fds,
         )  # fmt: skip
-        process.stdin.write(pickle.dumps(brief))
+        process.stdin.write(pickle.dumps(config))
         process.stdin.close()
         connections.setblocking(False)
         attendant = Attendant(self._service, self.handle, self.metrics_page, self.answers)
