@@ -83,7 +83,7 @@ def test_show_of_one_queue_gives_the_reasons_in_words_and_the_candidates(
     ran = command("timeouts", "show", "orders", "--tables", str(tables))
 
     assert ran.out.startswith("orders: 30 s (clear)\n")
-    assert "with the present 10 s it is" in ran.out
+    assert "with the present timeout of 10 s, these are" in ran.out
     assert "the mean of the completed work, which misleads, is" in ran.out
     assert "over the past:" in ran.out
     assert "30 s *" in ran.out

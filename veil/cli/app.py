@@ -1,4 +1,4 @@
-"""The root of the command `veil`, and how every command shows its help: nothing cut, no types of Python."""
+"""The root of the command `veil`, and the layout of help: no text is cut, and no Python types are shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`veil autopilot`: keep timeouts right where the owner of a queue allows it; say what was done, undo it, and go on."""
+"""`veil autopilot`: keep timeouts right where the owner of a queue allows it; show what it did, undo it, resume it."""
 
 from __future__ import annotations
 

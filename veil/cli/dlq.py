@@ -1,4 +1,4 @@
-"""`veil dlq`: see dead letters and send them back."""
+"""`veil dlq`: list dead letters, show why they died, and send them back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`veil doctor`: what is well, what is not, and what to do about it."""
+"""`veil doctor`: check a setup, and say what is wrong and what to do about it."""
 
 from __future__ import annotations
 

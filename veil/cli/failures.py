@@ -1,4 +1,4 @@
-"""What can go wrong in a command, and how it is told: one line, an exit code, never a stack trace.
+"""The errors of a command, and their texts: one line and an exit code, never a stack trace.
 
 CommandFailed and ArgumentWrong are a command's own; what a service refuses or does not answer (ApiError), what the rules refuse
 (VeilError), what the machine refuses (OSError) and what is not installed are put into words here. Exit codes: 1, and 2 for a

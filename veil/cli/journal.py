@@ -1,4 +1,4 @@
-"""`veil journal`: which segments there are, whether they are whole, and the export of what still waits."""
+"""`veil journal`: list and verify the segments, and export the events that still wait."""
 
 from __future__ import annotations
 

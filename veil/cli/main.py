@@ -1,4 +1,4 @@
-"""The command `veil`: imports the one command file that is needed, and tells mistakes in one line."""
+"""The command `veil`: imports only the command that is called, and reports errors in one line."""
 
 from __future__ import annotations
 

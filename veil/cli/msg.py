@@ -1,4 +1,4 @@
-"""`veil msg`: send, receive, look, follow, delete, extend."""
+"""`veil msg`: send, receive, peek at, follow, show, delete, extend and release messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`veil queue`: create, look at, edit, empty and remove queues."""
+"""`veil queue`: create, list, show, edit, pause, purge and remove queues."""
 
 from __future__ import annotations
 

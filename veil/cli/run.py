@@ -1,4 +1,4 @@
-"""`veil run`: a consumer, or several processes of them under supervision."""
+"""`veil run`: run a consumer, or a supervisor with several consumer processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`veil migrate`, `store`, `backup`, `restore`, `verify`: what is done to a whole store.
+"""`veil migrate`, `store`, `backup`, `restore`, `verify`: commands on a whole store.
 
 The stores are imported when they are used: their libraries take longer to load than the rest of the command.
 """

@@ -1,4 +1,4 @@
-"""`veil timeouts`: look at the timeouts that `veil pipeline timeouts` found, and set them. Needs no Spark."""
+"""`veil timeouts`: show and apply the timeouts that `veil pipeline timeouts` recommends. Needs no Spark."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The web pages under /console: look at queues, messages and leases, and change them with the change shown first."""
+"""The web pages under /console: show queues, messages and leases, and change them after showing the change."""

@@ -1,4 +1,4 @@
-"""The console: a request below /console goes in, its answer comes out, and every answer carries the rules for browsers."""
+"""The console: answers requests below /console, and adds the security headers to every answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every change goes the same way: shown as a difference and as a command, confirmed, recorded, made."""
+"""Every change takes the same steps: shown as a difference and as a command, confirmed, recorded, made."""
 
 from __future__ import annotations
 

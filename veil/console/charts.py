@@ -1,4 +1,4 @@
-"""Small drawings, made here as SVG: no script, no style of their own."""
+"""Charts and sparklines of the console, as SVG without scripts or inline styles."""
 
 from __future__ import annotations
 

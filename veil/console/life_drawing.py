@@ -1,4 +1,4 @@
-"""A life, drawn: a rail for each stay in a queue, a bar for each lease with its renewals, its deadline and its end.
+"""The timeline of a message: a line for each stay in a queue, a bar for each lease with its renewals, deadline and end.
 
 Each row is a drawing of its own on one common scale, with its words above it, so that it reads on a telephone as well.
 """

@@ -1,4 +1,4 @@
-"""Pages that move: each view is rendered at most once a second, for all who look at it, and for nobody otherwise.
+"""Live pages: each view is rendered at most once a second, once for all its viewers, and not at all without any.
 
 All views together keep the server from its queues for at most a hundredth of the time: where drawing takes long, or many
 different views are open, each is drawn more rarely, down to once in fifteen seconds.

@@ -1,4 +1,4 @@
-"""Who is looking: a session for each log-in with a key, or the people at this machine where there are no keys.
+"""Sessions: one for each log-in with a key, or the people at this machine if there are no keys.
 
 A session lives in memory: a restart of the server ends it. The cookie is HttpOnly and SameSite=Strict; the token in each
 form is made from the cookie's value with a secret of this process, so that neither can be had without the other.

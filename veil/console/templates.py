@@ -1,4 +1,4 @@
-"""Templates, and numbers, lengths and instants as they show them.
+"""The template environment, and how templates format numbers, lengths and instants.
 
 Everything that is put in is escaped, and a name that is not there is an error.
 """

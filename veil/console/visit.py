@@ -1,4 +1,4 @@
-"""One request to the console: who asks, for what, and the means to answer."""
+"""One request to the console: its identity, its query and form, and the ways to answer it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the console needs of HTTP: requests and answers, forms, cookies, roles, and which path is answered by whom."""
+"""HTTP for the console: forms, cookies, roles, refusals, and the table of routes."""
 
 from __future__ import annotations
 

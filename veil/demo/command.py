@@ -104,7 +104,7 @@ def play(folder: Path, seconds: float, *, keep: bool, as_json: bool) -> Stage:
         shutil.rmtree(scratch, ignore_errors=True)
         stage.act(
             "What each timeout costs, and what it should be",
-            f"Wanted: work done twice in at most {words.chance(summary['target_duplicates'])} of all cases, and then the "
+            f"The target: at most {words.chance(summary['target_duplicates'])} of the work is done twice, and within that the "
             "shortest wait after a crash.",
         )
         if not as_json:
@@ -123,7 +123,7 @@ def play(folder: Path, seconds: float, *, keep: bool, as_json: bool) -> Stage:
             echo(f"report   {folder / 'report.html'}")
             echo(f"summary  {folder / 'summary.json'}")
             echo_err(
-                f"{facts['seconds']:.0f} s. The server's data and the tables are in {folder / 'data'}; look further with:"
+                f"{facts['seconds']:.0f} s. The server's data and the tables are in {folder / 'data'}; for details, run:"
             )
             echo_err(f"  veil timeouts show --data {data}")
         if keep:
@@ -146,8 +146,8 @@ def play(folder: Path, seconds: float, *, keep: bool, as_json: bool) -> Stage:
 def _what_happened(stage: Stage, pipeline: PipelineRun) -> tuple[dict[str, Any], dict[str, Any]]:
     stage.act(
         "What really happened",
-        "Every change of a message was recorded together with the change, in a journal of Parquet files. Spark makes of it the "
-        "life of each message, and of all lives together how long work takes and what each timeout costs.",
+        "Veil has recorded every change of a message in a journal of Parquet files. Spark turns the journal into the life of "
+        "each message, and learns from all of them how long the work takes and what each timeout costs.",
     )
     pipeline.child.say("go")
     stage.note(f"Spark ready, after {pipeline.awaited('session', stage, 'starting Spark')['seconds']:.1f} s")

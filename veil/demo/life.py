@@ -1,4 +1,4 @@
-"""`veil demo life`: the life of one message on a real server, told command by command, each claim checked.
+"""`veil demo life`: the life of one message on a real server, command by command, with each claim checked.
 
 The commands that are shown are the ones that are run, in this process, against the demo's server.
 """
@@ -91,8 +91,8 @@ class _Story:
         self._poison()
         server = self._crash(server)
         stage.act(
-            "Server down",
-            "SIGTERM: waiting polls are answered, what is under way is finished, then it exits.",
+            "Stopped",
+            "SIGTERM: the server answers waiting polls, finishes running requests, and exits.",
         )
         (code,) = self._children.end([server])
         stage.show(f"kill {server.pid}", f"exit code {code}")
@@ -107,7 +107,7 @@ class _Story:
         stage.claim("one message is visible", self._counts() == (1, 0, 0))
 
         stage.act(
-            "Received, and so invisible",
+            "Received, and therefore invisible",
             f"A receive does not remove the message. It hides it from everybody else for {VISIBILITY_S} seconds and gives this "
             "receiver a receipt: its lease.",
         )
@@ -121,8 +121,8 @@ class _Story:
 
         stage.act(
             "Extended",
-            f"The work takes longer than thought, so the holder asks for {EXTENDED_S} seconds more. They count from now, not "
-            "from the old deadline; and never beyond 12 hours after the receive.",
+            f"The work takes longer than expected, so the holder asks for {EXTENDED_S} seconds more. They count from now, not "
+            "from the old deadline, and never go beyond 12 hours after the receive.",
         )
         self._veil(f"msg extend {QUEUE} {first['receipt']} {EXTENDED_S}")
         stage.claim("the message stays in flight", self._counts() == (0, 1, 0), is_timed=True)
@@ -149,7 +149,9 @@ class _Story:
             "does not hold the open lease never touches it.",
         )
         self._veil(f"msg delete {QUEUE} {first['receipt']}")
-        stage.claim("answered kindly, and nothing was deleted", self._counts() == (0, 1, 0), is_timed=True)
+        stage.claim(
+            "the answer is a success, but nothing was deleted", self._counts() == (0, 1, 0), is_timed=True
+        )
         is_refused = False
         try:
             self._veil(f"msg extend {QUEUE} {first['receipt']} 0")

@@ -132,7 +132,7 @@ def _too_long(queue: DemoQueue, found: QueueSummary) -> tuple[str, bool]:
 
 def _right(queue: DemoQueue, found: QueueSummary) -> tuple[str, bool]:
     wanted_s = found["recommended_timeout_s"]
-    text = f"{queue.timeout_s} s is about right: the data say {_seconds(wanted_s)}"
+    text = f"{queue.timeout_s} s is about right: the data suggest {_seconds(wanted_s)}"
     return text, wanted_s is not None and abs(wanted_s - queue.timeout_s) <= _NEAR_S
 
 

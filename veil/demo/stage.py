@@ -1,4 +1,4 @@
-"""What the demos show: acts, facts, and claims that are checked before the reader's eyes."""
+"""The output of the demos: acts, facts, and claims that are checked as they are printed."""
 
 from __future__ import annotations
 

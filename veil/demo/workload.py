@@ -70,7 +70,7 @@ class Workload:
                     self._kill_one(kills.pop(0)[1], stage)
                 held = sum(_counts(client, queue.name)[1] for queue in self._queues)
                 moved(
-                    f"{sum(self.sent.values()):,} sent, {held:,} in flight, {sum(_counts(client, DEAD))} dead"
+                    f"{sum(self.sent.values()):,} sent, {held:,} in flight, {sum(_counts(client, DEAD))} dead letters"
                 )
                 time.sleep(_LOOK_EVERY_S)
         for name, producer in self._producers.items():

@@ -1,4 +1,4 @@
-"""`veil pipeline dead-letters` and `redrive`: what rests among the dead letters, and why; and some of it sent back."""
+"""`veil pipeline dead-letters` and `redrive`: group dead letters by their cause, and send selected ones back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `veil pipeline route` tells: its rules, why a class is where it is, and the counts of each route."""
+"""`veil pipeline route`: its rules, why a class is routed where it is, and the counts of each route."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The consumer's renewal policies, as the pipeline looks at them: what each would do to a lease that is never let go."""
+"""`veil pipeline timeouts`, and the renewal policies as it simulates them: what each does to a lease that is held for ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who receives: by worker, key, address and user agent, with what each holds, and what came of its attempts."""
+"""Consumers by worker, key, address and user agent: what each holds, and the outcomes of its attempts."""
 
 from __future__ import annotations
 

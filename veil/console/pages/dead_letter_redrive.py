@@ -1,4 +1,4 @@
-"""Send dead letters back, or elsewhere, or edited: the ticked ones at once, those that match in the background; and stop that."""
+"""Redrive dead letters, also to another queue or edited: selected ones at once, all that match in the background; cancel it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters: the queues that hold them, what they are as groups, and what is on its way back; nothing is received."""
+"""Dead letters without receiving them: the dead-letter queues, groups by cause, and running redrives."""
 
 from __future__ import annotations
 

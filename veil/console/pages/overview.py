@@ -1,4 +1,4 @@
-"""The first page: what is wrong, how much there is, and how it went lately."""
+"""The first page: queues that need attention, totals, and charts of all queues together."""
 
 from __future__ import annotations
 

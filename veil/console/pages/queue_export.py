@@ -1,4 +1,4 @@
-"""Queues written down for other tools, to read and to download: veil.toml, CloudFormation, Terraform."""
+"""Export queues as veil.toml, CloudFormation or Terraform, to read and to download."""
 
 from __future__ import annotations
 

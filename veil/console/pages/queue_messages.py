@@ -1,4 +1,4 @@
-"""A queue's messages, in whatever state, and its open leases: looked at, never received."""
+"""A queue's messages in any state, and its open leases, without receiving them."""
 
 from __future__ import annotations
 

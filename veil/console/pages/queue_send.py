@@ -1,4 +1,4 @@
-"""Send a message, or several from a file: read into drafts, and what is wrong said where it stands."""
+"""Send a message, or several from a file; mistakes are shown at their field or line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All settings of a queue, to read."""
+"""A queue's settings, tags and policy: show and change them."""
 
 from __future__ import annotations
 

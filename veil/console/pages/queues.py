@@ -1,4 +1,4 @@
-"""The list of queues: search, sort, hide empty; counts, ages and rates that move. And how one queue fared."""
+"""The list of queues, live: search, sort, counts, ages and rates; and the charts of one queue."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Collect what the report tells besides the findings: sums, timelines and a handful of telling messages from the tables, in
-few jobs and few rows."""
+"""Collect what the report shows besides the findings: sums, timelines and a few example messages, in few jobs and few rows."""
 
 from __future__ import annotations
 

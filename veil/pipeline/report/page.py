@@ -1,4 +1,4 @@
-"""The report as one HTML file that asks nobody for anything: styles and drawings inside, no script.
+"""The report as one self-contained HTML file: styles and drawings inside, no script.
 
 Numbers and places are found here; wording and markup are in the templates, which escape whatever comes from data.
 """

@@ -1,4 +1,4 @@
-"""The report without its page: the findings by queue, in words and as data for programs."""
+"""The report as data for programs, and its sentences: the findings by queue."""
 
 from __future__ import annotations
 

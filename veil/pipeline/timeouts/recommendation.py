@@ -230,8 +230,8 @@ def _sensible(evidence: Evidence) -> list[tuple[int, WithPolicy]]:
 def _reason(evidence: Evidence, timeout_s: int, means: WithPolicy) -> str:
     renewed = "" if evidence.policy == NO_RENEWAL else f" renewed by {evidence.policy}"
     text = (
-        f"with {words.length(timeout_s)}{renewed} {words.chance(means.duplicate_chance)} of the work would be done twice, at "
-        f"most {words.chance(means.duplicate_chance_high)} (95 % confidence), and a crash hides a message for "
+        f"with a timeout of {words.length(timeout_s)}{renewed}, {words.chance(means.duplicate_chance)} of the work would be done "
+        f"twice (95 % confidence: at most {words.chance(means.duplicate_chance_high)}), and a crash would hide a message for "
         f"{words.length(means.recovery_s)}"
     )
     present_s = evidence.history.present_s
@@ -242,7 +242,7 @@ def _reason(evidence: Evidence, timeout_s: int, means: WithPolicy) -> str:
     timeout_now_s = min(round(present_s), VISIBILITY_MAX_S)
     (now,) = evaluate(evidence.curve, evidence.timelines, [timeout_now_s], evidence.policy)
     costs = f"{words.chance(now.duplicate_chance)} and {words.length(now.recovery_s)}"
-    return f"{text}; with the present {words.length(present_s)} it is {costs}"
+    return f"{text}; with the present timeout of {words.length(present_s)}, these are {costs}"
 
 
 def _too_few(evidence: Evidence) -> Recommendation:
