@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from veil.core.attempt import ReportedOutcome
+from veil.core.limits import BATCH_ENTRIES_MAX
 
 
 class Failure(Enum):
@@ -102,7 +103,7 @@ class RawMessage(msgspec.Struct, rename="pascal"):
         return self.system.get("MessageGroupId")
 
 
-BATCH_MAX: Final = 10  # messages in one call, on any SQS
+BATCH_MAX: Final = BATCH_ENTRIES_MAX  # messages in one call, on any SQS
 
 
 class QueueApi(Protocol):

@@ -28,10 +28,8 @@ from veil.client.blocking import LoopThread
 from veil.client.client import SqsClient
 from veil.client.connection import current_span
 from veil.client.endpoint import region_in
-from veil.core.limits import DELAY_MAX_S
+from veil.core.limits import ATTRIBUTES_MAX, BATCH_BYTES_MAX, DELAY_MAX_S
 
-BATCH_BYTES_MAX: Final = 1 << 20
-ATTRIBUTES_MAX: Final = 10
 _CALLS_AT_ONCE: Final = 8
 _BACKOFF: Final = RetryBackoff(first_s=0.1, max_s=5.0, throttled=4.0)
 _encode: Final = msgspec.json.Encoder().encode

@@ -11,6 +11,7 @@ import msgspec
 
 from veil import words
 from veil.core.limits import VISIBILITY_MAX_S
+from veil.core.queue import QueueKey
 
 VERSION: Final = 1
 FILE: Final = "timeouts.json"  # beside the tables
@@ -78,14 +79,14 @@ class Replay(msgspec.Struct, frozen=True):
         return max(0.0, self.duplicates_then - self.duplicates_with_recommended)
 
 
-QueueKey = tuple[str, str, str]  # region, account and name: others may have queues of the same name
-
-
 def told_names(keys: Iterable[QueueKey]) -> dict[QueueKey, str]:
     """What to call each of these queues: by its name, and where several have that name, with its account and region."""
     found = set(keys)
-    known = Counter(name for _, _, name in found)
-    return {key: key[2] if known[key[2]] == 1 else f"{key[2]} ({key[1]} in {key[0]})" for key in found}
+    known = Counter(key.name for key in found)
+    return {
+        key: key.name if known[key.name] == 1 else f"{key.name} ({key.account} in {key.region})"
+        for key in found
+    }
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -126,7 +127,7 @@ class Finding(msgspec.Struct, frozen=True):
     @property
     def key(self) -> QueueKey:
         """Whose queue it is."""
-        return self.region, self.account, self.queue
+        return QueueKey(self.region, self.account, self.queue)
 
     def cost_s(self, means: WithPolicy) -> float:
         """What an attempt costs with a timeout that means this: what is done twice, each as long as half of the work takes, and

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from veil.client.api import ApiError, Attribute, RawMessage, RetryBackoff
+from veil.client.api import BATCH_MAX, ApiError, Attribute, RawMessage, RetryBackoff
 from veil.client.blocking import LoopClient
 from veil.client.client import SqsClient, with_retries
 
@@ -41,7 +41,6 @@ async def retried(call: Callable[[], Awaitable[T]], retry_s: float = RETRY_S) ->
 
 
 CALLS_AT_ONCE: Final = 8
-ENTRIES: Final = 10
 
 
 async def by_tens(
@@ -53,11 +52,11 @@ async def by_tens(
     of its ten, until `retry_s` is over.
     """
     results: list[Any] = [None] * len(items)
-    starts = iter(range(0, len(items), ENTRIES))
+    starts = iter(range(0, len(items), BATCH_MAX))
 
     async def work() -> None:
         for start in starts:
-            indices = list(range(start, min(start + ENTRIES, len(items))))
+            indices = list(range(start, min(start + BATCH_MAX, len(items))))
 
             async def once(indices: list[int] = indices) -> None:
                 try:
@@ -73,7 +72,7 @@ async def by_tens(
             with suppress(ApiError):  # each that failed is said in its place
                 await retried(once, retry_s)
 
-    await asyncio.gather(*(work() for _ in range(min(CALLS_AT_ONCE, -(-len(items) // ENTRIES)))))
+    await asyncio.gather(*(work() for _ in range(min(CALLS_AT_ONCE, -(-len(items) // BATCH_MAX)))))
     return results
 
 
@@ -291,20 +290,20 @@ class QueueClient(ServiceClient):
     ) -> list[RawMessage]:
         until_s = time.monotonic() + seconds
         # The first call may wait for a message; while nothing comes, more calls would only wait beside it.
-        found = await self._receive_once(min(ENTRIES, count), visibility_s, wait_s)
+        found = await self._receive_once(min(BATCH_MAX, count), visibility_s, wait_s)
         wanted, empty = count - len(found), not found
 
         async def work() -> None:
             nonlocal wanted, empty
             while wanted > 0 and not empty and time.monotonic() < until_s:
-                asked = min(ENTRIES, wanted)
+                asked = min(BATCH_MAX, wanted)
                 wanted -= asked
                 got = await self._receive_once(asked, visibility_s, 0)
                 found.extend(got)
                 wanted += asked - len(got)
                 empty = empty or not got
 
-        await asyncio.gather(*(work() for _ in range(min(CALLS_AT_ONCE, -(-wanted // ENTRIES)))))
+        await asyncio.gather(*(work() for _ in range(min(CALLS_AT_ONCE, -(-wanted // BATCH_MAX)))))
         return found
 
     async def _receive_once(self, count: int, visibility_s: int | None, wait_s: int) -> list[RawMessage]:

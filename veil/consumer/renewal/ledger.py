@@ -19,7 +19,7 @@ from itertools import count
 from random import Random
 from typing import Any, NamedTuple
 
-from veil.client.api import ApiError, Failure
+from veil.client.api import BATCH_MAX, ApiError, Failure
 from veil.consumer.lease import Lease, LeaseStatus
 from veil.consumer.renewal.policies import LIFETIME_S, RenewalPolicy, Window
 
@@ -72,7 +72,6 @@ def _event(name: str, held: Held, *facts: object) -> LeaseEvent:
     return LeaseEvent(name, held, facts)
 
 
-BATCH = 10
 # The service counts the twelve hours too, and sees the request later than it was sent.
 _LIFETIME_MARGIN_S = 1
 # A failed try is followed by the next after a 25th of what is left, closer as it gets urgent: forty to seventy tries in half
@@ -331,7 +330,7 @@ class Ledger:
         """Places left in the last call cost nothing: give them to those that are due next."""
         aside: list[tuple[float, int, Held]] = []
         horizon_s = now_s + 60.0
-        while len(renewals) % BATCH and len(aside) < _SCAN_MAX and self.next_s() <= horizon_s:
+        while len(renewals) % BATCH_MAX and len(aside) < _SCAN_MAX and self.next_s() <= horizon_s:
             entry = heapq.heappop(self._heap)
             held = entry[2]
             slack_s = _GAP_MIN_S if held.tries else self.policy.slack_s(held)
@@ -349,7 +348,9 @@ class Ledger:
         by_queue: dict[str, list[DueRenewal]] = {}
         for renewal in renewals:
             by_queue.setdefault(renewal.held.lease.queue_url, []).append(renewal)
-        return [same[at : at + BATCH] for same in by_queue.values() for at in range(0, len(same), BATCH)]
+        return [
+            same[at : at + BATCH_MAX] for same in by_queue.values() for at in range(0, len(same), BATCH_MAX)
+        ]
 
     def _granted(self, renewal: DueRenewal, asked_at_s: float, events: list[LeaseEvent]) -> None:
         held = renewal.held

@@ -251,7 +251,7 @@ class Autopilot:
         """The state with what a timeout cannot mend: recorded when it is new, and told once a day."""
         key = (self.queues.region, self.queues.account(name), name)
         found = self._findings.findings if self._findings else []
-        own = [each for each in found if (each.region, each.account, each.queue) == key]
+        own = [each for each in found if each.key == key]
         whole = next((each for each in own if each.message_type is None), None)
         if whole is None:
             return state

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from veil.core.clock import Trouble
-from veil.core.findings import QueueKey
+from veil.core.queue import QueueKey
 from veil.pipeline.dead_letters.analysis import DeadLetterGroup, read_groups
 from veil.pipeline.lifecycles.tables import ATTEMPT, HOW, LAPSED, OUTCOME
 from veil.pipeline.sql import F
@@ -58,7 +58,7 @@ class QueueLife:
     @property
     def key(self) -> QueueKey:
         """Whose queue it is."""
-        return self.region, self.account, self.queue
+        return QueueKey(self.region, self.account, self.queue)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ def collect_overview(
 
 
 def _key(row: Row) -> QueueKey:
-    return row["region"], row["account"], row["queue"]
+    return QueueKey(row["region"], row["account"], row["queue"])
 
 
 def _ends(table: DataFrame) -> tuple[datetime | None, datetime | None]:
