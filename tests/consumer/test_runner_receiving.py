@@ -224,6 +224,25 @@ async def test_the_window_is_the_queues_own_and_follows_its_changes():
         assert windows == [30, 90]
 
 
+async def test_a_running_consumer_keeps_its_window_when_the_queue_has_none_any_more(
+    caplog: pytest.LogCaptureFixture,
+):
+    app, windows = Consumer("orders"), []
+
+    @app.handler
+    async def handle(message: Message) -> None:
+        windows.append((message.receive_count, message.lease.visibility_s))
+
+    async with ConsumerHarness(app, visibility_s=30) as harness:
+        await harness.service.change("orders", visibility_s=0)
+        await harness.advance(81)
+        await harness.send()
+        await harness.settle()
+        assert windows == [(1, 30)]
+        assert harness.deleted == ["hello"]
+        assert "visibility timeout of 0" in caplog.text
+
+
 async def test_the_window_given_to_the_consumer_wins():
     app, windows = Consumer("orders", visibility=7), []
 

@@ -227,7 +227,7 @@ class QueueFacts:
     ) -> None:
         self._api, self._monotonic = api, monotonic
         self._given_s = visibility_s
-        self._read_at_s = float("-inf")
+        self._is_read, self._read_at_s = False, float("-inf")
         self.url = url
         self.visibility_s = visibility_s or _VISIBILITY_DEFAULT_S
         self.dead_letters_url: str | None = None
@@ -248,9 +248,17 @@ class QueueFacts:
                 "the attributes of %s cannot be read, so its dead letters are unknown: %s", self.url, error
             )
             attributes = {}
-        self._read_at_s = self._monotonic()
-        if self._given_s is None:
-            self.visibility_s = int(attributes.get("VisibilityTimeout", _VISIBILITY_DEFAULT_S))
+        visibility_s = int(attributes.get("VisibilityTimeout", _VISIBILITY_DEFAULT_S))
+        if self._given_s is None and visibility_s < 1 and self._is_read:
+            # Every receive would count, and none could be handled: all would end among the dead letters.
+            _log.warning(
+                "%s now has a visibility timeout of 0, under which nobody can hold a message; the consumer goes on with %d s",
+                self.url,
+                self.visibility_s,
+            )
+        elif self._given_s is None:
+            self.visibility_s = visibility_s
+        self._is_read, self._read_at_s = True, self._monotonic()
         self.dead_letters_url = _dead_letters(self.url, attributes.get("RedrivePolicy", ""))
 
     async def refresh(self) -> None:
