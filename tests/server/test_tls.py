@@ -327,6 +327,15 @@ def test_a_client_authority_that_is_none_is_told(pair: Pair):
         Tls(Settings(tls_cert=pair.cert, tls_key=pair.key, tls_client_ca=pair.key))
 
 
+def test_what_tools_write_beside_the_pem_blocks_is_passed_over_in_any_language(
+    pair: Pair, authority: Authority
+):
+    for path in (*pair, authority.ca):
+        path.write_bytes("Bag Attributes\n    friendlyName: Prüfung\n".encode() + path.read_bytes())
+    tls = Tls(Settings(tls_cert=pair.cert, tls_key=pair.key, tls_client_ca=authority.ca))
+    assert tls.certificate.problem is None
+
+
 @pytest.mark.parametrize(
     ("flags", "told"),
     [

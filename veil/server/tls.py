@@ -143,7 +143,8 @@ def _no_passphrase() -> str:
 
 
 def _read(path: Path, setting: str, *, private: bool = False) -> str:
-    return read_file(setting, path, private=private).decode("ascii", "replace")
+    # Beside the blocks of PEM, which are ASCII, tools write names in any language; OpenSSL passes those over.
+    return read_file(setting, path, private=private).decode("ascii", "ignore")
 
 
 def _refused(setting: str, path: Path, expected: str) -> ServerSettingsError:
