@@ -59,10 +59,13 @@ class AutopilotProcess:
         failures = 0
         while True:
             begun_s = asyncio.get_running_loop().time()
-            code = await self._run(endpoint_url)
+            try:
+                told = f"ended (exit {await self._run(endpoint_url)})"
+            except OSError as problem:
+                told = f"could not be started: {problem.strerror}"
             failures = 0 if asyncio.get_running_loop().time() - begun_s > _PAUSES_S[-1] else failures + 1
             pause_s = _PAUSES_S[min(failures, len(_PAUSES_S)) - 1]
-            _log.warning("the autopilot ended (exit %s); the next one starts in %d s", code, pause_s)
+            _log.warning("the autopilot %s; the next one starts in %d s", told, pause_s)
             await asyncio.sleep(pause_s)
 
     async def _run(self, endpoint_url: str) -> int | None:
@@ -78,9 +81,11 @@ class AutopilotProcess:
         )  # fmt: skip
         assert process.stdout is not None
         try:
-            while line := await process.stdout.readline():
-                _log.info("autopilot: %s", line.decode("utf-8", "replace").rstrip()[:2_000])
-            return await process.wait()
+            while True:
+                with suppress(ValueError):  # a line that is longer than the reader's buffer is left out
+                    if not (line := await process.stdout.readline()):
+                        return await process.wait()
+                    _log.info("autopilot: %s", line.decode("utf-8", "replace").rstrip()[:2_000])
         finally:
             with suppress(ProcessLookupError):
                 process.kill()  # safe at every step
