@@ -56,6 +56,13 @@ def autopilot(command: Veil, tmp_path: Path) -> Autopilot:
     return run
 
 
+def test_where_no_queue_allows_it_both_commands_say_how_to(world: World, autopilot: Autopilot):
+    for arguments in (("--once", *PLACES), ("status", "--tables", "tables")):
+        ran = autopilot(world, *arguments)
+        assert (ran.code, ran.out) == (0, "")
+        assert "no queue allows the autopilot; allow it with: veil queue edit QUEUE --tag" in ran.err
+
+
 def test_from_the_tag_to_the_change_and_back(world: World, autopilot: Autopilot, command: Veil):
     world.create(30)
     world.pass_time(2, slow)

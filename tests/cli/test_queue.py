@@ -140,6 +140,13 @@ def test_a_dry_run_changes_nothing(veil: Veil) -> None:
     assert veil("queue", "show", "orders", "--json").object["visibility_timeout_s"] == 30
 
 
+def test_a_queue_cannot_become_its_own_dead_letter_queue(veil: Veil) -> None:
+    veil("queue", "create", "orders")
+    ran = veil("queue", "edit", "orders", "--dead-letter", "orders", "--max-receives", "3")
+    assert ran.code == 2
+    assert "--dead-letter: 'orders': a queue cannot be its own dead-letter queue" in ran.err
+
+
 def test_edit_can_change_the_maximum_of_receives_alone_and_take_dead_letters_away(veil: Veil) -> None:
     veil("queue", "create", "dead")
     veil("queue", "create", "orders", "--dead-letter", "dead", "--max-receives", "3")

@@ -309,14 +309,22 @@ def run(
                 hook.finish()
 
 
+_NONE_ALLOWED: Final = (
+    "no queue allows the autopilot; allow it with: veil queue edit QUEUE --tag veil:autopilot=advise"
+)
+
+
 def _turn(pilot: Autopilot, every_s: float, *, once: bool) -> None:
     told: str | None = None
     while True:
         try:
-            problem = pilot.look_at_all().problem
+            state = pilot.look_at_all()
             if pilot.has_claimed:  # the next look may change the queue, if nobody else claimed it too
                 time.sleep(_SETTLED_S)
-                problem = pilot.look_at_all().problem
+                state = pilot.look_at_all()
+            problem = state.problem
+            if once and not state.queues:
+                echo_err(_NONE_ALLOWED)
         except (CommandFailed, ApiError, OSError) as failure:
             if once:
                 raise
@@ -338,6 +346,9 @@ def status(tables: Storage, as_json: AsJson = False) -> None:
         echo_err(f"no timeouts are changed for now: {inert(state.problem)}")
     none = Decision(kind=DecisionKind.NOTHING, code="", reason="not checked yet", at_ms=0)
     queues = sorted(state.queues.items())
+    if not queues:
+        echo_err(_NONE_ALLOWED)
+        return
     if as_json:
         for name, each in queues:
             undo = f"veil autopilot undo {name}" if each.change else None

@@ -369,7 +369,7 @@ def edit(
         raise wrong("--no-dead-letter", "not together with --dead-letter")
     before = client.attributes(name)
     if dead_letter is not None or max_receives is not None:
-        attributes["RedrivePolicy"] = _edited_redrive(client, before, dead_letter, max_receives)
+        attributes["RedrivePolicy"] = _edited_redrive(client, name, before, dead_letter, max_receives)
     elif no_dead_letter:
         attributes["RedrivePolicy"] = ""
     found = [
@@ -397,13 +397,19 @@ def edit(
 
 
 def _edited_redrive(
-    client: BlockingClient, before: dict[str, str], dead_letter: str | None, max_receives: int | None
+    client: BlockingClient,
+    name: str,
+    before: dict[str, str],
+    dead_letter: str | None,
+    max_receives: int | None,
 ) -> str:
     present = read_redrive(before)
     if present is None and (dead_letter is None or max_receives is None):
         why = "expected both, since the queue has no dead-letter queue yet"
         raise wrong("--dead-letter, --max-receives", why)
     target, receives = present or ("", 0)
+    if dead_letter is not None and client.queue_url(dead_letter) == client.queue_url(name):
+        raise wrong("--dead-letter", f"{dead_letter!r}: a queue cannot be its own dead-letter queue")
     return redrive_policy(client, dead_letter or target, max_receives or receives)
 
 

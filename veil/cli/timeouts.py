@@ -194,9 +194,9 @@ def _words(finding: Finding, name: str) -> Sequence[str]:
     if finding.missing is not None:
         lines.append(f"  {finding.missing}.")
     lines.append(
-        f"  seen: {words.plural(finding.leases, 'lease')}, {finding.completed:,} of them to the end of the work, "
-        f"{finding.censored:,} cut off, {words.plural(finding.duplicates, 'duplicate')}, {finding.crashes:,} crashed, "
-        f"{finding.unknown:,} lapsed for unknown reasons; {_days(finding)}."
+        f"  analysed: {words.plural(finding.leases, 'lease')} {_days(finding)}; {finding.completed:,} completed, "
+        f"{finding.censored:,} censored, {words.plural(finding.duplicates, 'duplicate')}, {finding.crashes:,} crashed, "
+        f"{finding.unknown:,} lapsed for unknown reasons."
     )
     if finding.failed:
         each = finding.failed / finding.messages_completed if finding.messages_completed else None
@@ -210,15 +210,14 @@ def _words(finding: Finding, name: str) -> Sequence[str]:
     known = ", ".join(f"{of} within {words.length(at_s)}" for of, at_s in quantiles if at_s is not None)
     if known:
         lines.append(
-            f"  the work: {known}; the mean of the completed work, which misleads, is {words.length(finding.mean_s)}."
+            f"  the work: {known}; the mean of the completed work is {words.length(finding.mean_s)}, which is misleading."
         )
     if finding.replay is not None:
         replay = finding.replay
         lines.append(
-            f"  over the past: {replay.duplicates_then:,} duplicates, with the recommended timeout "
-            f"{replay.duplicates_with_recommended:,.0f}; {replay.hidden_hours_then:,.1f} h hidden "
-            f"{after_losses([finding])}, then "
-            f"{replay.hidden_hours_with_recommended:,.1f} h."
+            f"  in the past, the recommended timeout would have meant {replay.duplicates_with_recommended:,.0f} instead of "
+            f"{words.plural(replay.duplicates_then, 'duplicate')}, and {words.hours(replay.hidden_hours_with_recommended)} "
+            f"instead of {words.hours(replay.hidden_hours_then)} hidden {after_losses([finding])}."
         )
     return lines
 
