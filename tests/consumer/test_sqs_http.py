@@ -602,6 +602,20 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any]) -> None
         SqsClient(endpoint="http://127.0.0.1:1", **settings)
 
 
+@pytest.mark.parametrize(
+    ("offered", "bulk_max"), [("100", 100), ("5000", 100), ("3", 10), ("many", 10), ("9" * 5_000, 10)]
+)
+async def test_a_service_may_offer_more_than_ten_messages_a_call(offered: str, bulk_max: int) -> None:
+    async def behave(talk: Talk) -> None:
+        await talk.request()
+        talk.say(http(200, {}, f"x-veil-bulk: {offered}"))
+        await talk.gone()
+
+    async with bad_server(behave) as url, client_of(url) as client:
+        assert await client.receive(url, count=10, wait_s=0) == []
+        assert client.bulk_max == bulk_max
+
+
 async def test_a_service_that_refuses_what_it_offered_is_asked_by_ten_from_then_on() -> None:
     """Behind one address may be nodes of several versions, or a proxy that lets only known headers through."""
     counts: list[tuple[int, str]] = []

@@ -11,6 +11,7 @@ import msgspec
 from veil.client.api import BATCH_MAX, ApiError, Failure, RawMessage, classify, known, plain
 from veil.client.connection import HttpAnswer
 from veil.core.limits import WAIT_MAX_S
+from veil.core.text import whole_number
 
 _log = logging.getLogger(__name__)
 
@@ -113,8 +114,7 @@ def messages_in(answer: HttpAnswer, asked_at_s: float) -> list[RawMessage]:
 
 def bulk_in(answer: HttpAnswer) -> int:
     """How many messages Veil offers to take in one call; ten of other services."""
-    text = answer.header(BULK_HEADER)
-    return max(BATCH_MAX, min(int(text), BULK_MAX)) if text.isascii() and text.isdigit() else BATCH_MAX
+    return max(BATCH_MAX, min(whole_number(answer.header(BULK_HEADER)) or 0, BULK_MAX))
 
 
 def _grace_s(answer: HttpAnswer) -> float:
@@ -129,8 +129,7 @@ def _grace_s(answer: HttpAnswer) -> float:
 
 def _waited_s(answer: HttpAnswer) -> int:
     """For how long Veil says that the receive had waited before the windows of its messages began; others do not say."""
-    text = answer.header(WAITED_HEADER)
-    return min(int(text), WAIT_MAX_S) if 0 < len(text) < 4 and text.isascii() and text.isdigit() else 0
+    return min(whole_number(answer.header(WAITED_HEADER), digits_max=3) or 0, WAIT_MAX_S)
 
 
 def receipts_in(answer: HttpAnswer) -> list[str]:
