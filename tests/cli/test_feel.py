@@ -37,11 +37,26 @@ def test_every_command_is_in_the_help_of_the_root(command: Veil) -> None:
 def test_help_is_quick_and_loads_nothing_heavy(tmp_path: Path) -> None:
     script = (
         "import sys\nfrom veil.cli.main import run\nrun(['--help'])\n"
-        "heavy = {'boto3', 'apsw', 'rich', 'asyncio', 'uvloop', 'prometheus_client'} & set(sys.modules)\n"
+        "heavy = {'boto3', 'apsw', 'rich', 'asyncio', 'uvloop', 'prometheus_client', 'pydantic'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else 0)"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_values_of_every_common_kind_are_read_without_pydantic(tmp_path: Path) -> None:
+    lines = [
+        "queue create orders --visibility-timeout 5m --tag a=b --tag c=d --endpoint http://127.0.0.1:1",
+        "queue ls --endpoint http://127.0.0.1:1",
+        "backup out --data nowhere",
+        "pipeline lifecycles --journal nowhere --tables tables --every 5s",
+    ]
+    script = (
+        "import sys\nfrom veil.cli.main import run\n"
+        f"print([run(line.split()) for line in {lines}], 'pydantic' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.stdout.splitlines()[-1:] == ["[1, 1, 1, 1] False"], ran.stderr
 
 
 def test_without_an_extra_help_works_and_a_command_says_what_to_install(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -25,10 +26,42 @@ def _usage(piece: str) -> str:
 _HYPHEN = "\N{NON-BREAKING HYPHEN}"
 
 
-class _Help:
-    """What the help of commands and of groups has in common."""
+_READERS: dict[Any, Callable[[Any], Any]] = {str: str, Path: Path, list[str]: list}
+
+
+def _read_without_pydantic(param: Any) -> None:
+    """Let an option or argument read its value by itself: Typer's newer versions import pydantic for that, also where nothing
+    was given, and it takes as long to load as all the rest of a small command."""
+    described = getattr(param, "type_descriptor", None)  # older versions have none
+    if described is None or "process_value" in vars(param):
+        return
+    by_typer = param.process_value
+    is_many = param.multiple or param.nargs != 1
+    parser = None if is_many else described.parameter_info.parser
+    reader = parser or _READERS.get(described.annotation)
+
+    def process_value(ctx: Any, value: Any) -> Any:
+        if value is None and not param.required:
+            value = () if is_many else None
+        elif reader is not None and (value or not param.required):
+            value = reader(value)
+        else:
+            return by_typer(ctx, value)
+        return value if param.callback is None else param.callback(ctx, param, value)
+
+    param.process_value = process_value
+
+
+class _Common:
+    """What commands and groups have in common: their help, and how they read what is given to them."""
 
     epilog: str | None
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            _read_without_pydantic(param)
+        return params
 
     def get_help(self, ctx: Any) -> str:
         help_text: str = super().get_help(ctx)  # type: ignore[misc]
@@ -45,7 +78,7 @@ class _Help:
                 formatter.write(f"  {example}\n")
 
 
-class _Command(_Help, TyperCommand):
+class _Command(_Common, TyperCommand):
     """A command whose help names arguments as people write them."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -68,7 +101,7 @@ class _Command(_Help, TyperCommand):
                     formatter.write_dl(rows)
 
 
-class CommandGroup(_Help, TyperGroup):
+class CommandGroup(_Common, TyperGroup):
     """A group that lists each of its commands with the whole first paragraph of its help."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -60,6 +60,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _needed(arguments: Sequence[str]) -> list[str]:
     """The file of the command that is called; all of them for help, completion and mistakes."""
+    if arguments and arguments[0] == "--version":
+        return []
     module = COMMANDS.get(arguments[0]) if arguments else None
     if module is not None:
         return [module]
