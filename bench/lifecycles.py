@@ -17,6 +17,7 @@ come to if each had its own: the driver's CPU seconds and those of the busiest w
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import platform
@@ -225,6 +226,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--work", type=Path, default=BUILD / "lifecycles", metavar="DIR")
     parser.add_argument("--out", type=Path, default=BUILD / "lifecycles.json", metavar="FILE")
     given = parser.parse_args(arguments)
+    compileall.compile_dir("veil", quiet=1)  # as its installation does; a checkout may never have been
     if given.cluster:
         print(on_cluster(max(given.sizes), given.work.resolve()))
         return 0

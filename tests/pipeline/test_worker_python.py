@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.pipeline.journal_kit import story, write_segment_of
 from tests.pipeline.queues_kit import Queues
 from veil.cli.main import run
+from veil.journal.storage import Storage
 from veil.pipeline import drain, register
+from veil.pipeline.lifecycles.run import run_lifecycles
 from veil.pipeline.spark import workers
 from veil.testing import VeilServer
 
@@ -78,3 +81,14 @@ def test_workers_whose_python_lacks_veil_are_told_of_at_once_with_what_to_set(
         "before Spark starts, set PYSPARK_PYTHON (or spark.pyspark.python) to a Python that has veilmq[spark] on the driver "
         "and on every worker"
     )
+
+
+def test_lifecycles_on_workers_whose_python_lacks_veil_are_refused_and_change_nothing(
+    spark: SparkSession, bare: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    journal, tables = Storage.at(tmp_path / "journal"), Storage.at(tmp_path / "tables")
+    write_segment_of(journal, story(0))
+    monkeypatch.setattr(workers, "_is_local", lambda context: False)  # as on a cluster
+    with pytest.raises(workers.WorkersLackVeil, match=r"cannot run Veil \(No module named"):
+        run_lifecycles(spark, journal, tables, bytes_here_max=0)
+    assert not [each.name for each in tables.entries() if each.name != "_lock"]

@@ -18,7 +18,7 @@ from veil.client.api import ApiError, Failure
 from veil.core.errors import VeilError
 from veil.pipeline.queues import RETRY_S, QueueAddress, QueueClient, retried
 from veil.pipeline.source.browse import BrowsedPart, BrowseFilter, browsed_parts
-from veil.pipeline.spark.workers import check_workers, this_python
+from veil.pipeline.spark.workers import refusing_workers_without_veil, this_python
 from veil.pipeline.sql import ATTRIBUTES, F, arrow_schema, struct_of
 
 if TYPE_CHECKING:
@@ -148,7 +148,6 @@ def peeked(
     """
     folder = f"_dead-letters-{uuid4().hex[:12]}"
     parts: list[BrowsedPart] = []
-    check_workers(spark)
     for queue in queues:
         with DeadLetterQueue(replace(where, queue=queue), user_agent="pipeline dead-letters") as opened:
             parts += browsed_parts(opened, PARTS_MAX, BrowseFilter())
@@ -166,7 +165,8 @@ def peeked(
         rows = rows.withColumn("body_bytes", F.octet_length("body"))
         if body_chars_max is not None:
             rows = rows.withColumn("body", F.left("body", F.lit(body_chars_max)))
-        rows.write.parquet(tables.spark_path(folder))
+        with refusing_workers_without_veil():
+            rows.write.parquet(tables.spark_path(folder))
         yield spark.read.schema(struct_of(PEEKED)).parquet(tables.spark_path(folder))
     finally:
         tables.remove_folder(folder)

@@ -126,8 +126,8 @@ class GenerationWork:
             yield from (StageRow(number, "begin", b"") for number in range(len(self.slices)))
         journal = Storage.at(self.journal)
         firsts = np.array([each.first for each in self.slices])
-        for name in (name for row in rows for name in json.loads(row.data)):
-            events = read_events(journal, name)
+        names = (name for row in rows for name in json.loads(row.data))
+        for events in (events for name in names for events in read_events(journal, name)):
             if not events.num_rows:
                 continue
             numbers = np.searchsorted(firsts, events["seq"].to_numpy(), side="right") - 1
@@ -219,9 +219,10 @@ class GenerationWork:
         gained = added_up(changes)
         for part, found in _by_part(self._with_stored(HOURS, _parts(gained, HOUR_MS), gained), HOUR_MS):
             yield StageRow(0, "file", _encode(self._write(tables, HOURS, part, found)))
-        whole = self._with_stored(DAYS, [day], gained, begin_of_day_ms)
+        of_day = added_up([(1, gained)], begin_of_day_ms)
+        whole = self._with_stored(DAYS, [day], of_day, begin_of_day_ms)
         yield StageRow(0, "file", _encode(self._write(tables, DAYS, day, whole)))
-        of_month = whole if self.rebuilds_sums else added_up([(1, gained)], begin_of_day_ms)
+        of_month = whole if self.rebuilds_sums else of_day
         yield StageRow(self.months.index(month_of(day)), "gained", packed(of_month))
 
     def sum_months(self, key: int, rows: Sequence[StageRow]) -> Iterator[StageRow]:
@@ -230,15 +231,16 @@ class GenerationWork:
         days = [(1, unpacked(row.data)) for row in rows if row.kind == "gained"]
         if days:
             month = self.months[key]
-            whole = self._with_stored(MONTHS, [month], added_up(days), begin_of_month_ms)
+            gained = added_up(days, begin_of_month_ms)
+            whole = self._with_stored(MONTHS, [month], gained, begin_of_month_ms)
             yield StageRow(0, "file", _encode(self._write(Storage.at(self.tables), MONTHS, month, whole)))
 
     def _with_stored(self, level: str, parts: Iterable[int], gained: Any, begin_ms: Any = None) -> Any:
-        """The sums that are stored and the gains together; of a queue or type that nothing is left of, there is no row."""
+        """The sums that are stored and what they gain, added up already; a queue or type that nothing is left of has no row."""
         tables = Storage.at(self.tables)
         files = [file for part in parts for file in self.stored.get((level, part), ())]
         known = [(1, read_rows(tables, file, arrow_schema(QUEUE_HOURS))) for file in files]
-        return without_empty(added_up([*known, (1, gained)], begin_ms))
+        return without_empty(added_up([*known, (1, gained)], begin_ms) if known else gained)
 
     def _write(self, tables: Storage, table: str, part: int, rows: Any) -> WrittenFile:
         name = f"{self.folder}/table={table}/part={part}/{secrets.token_hex(8)}.parquet"
@@ -475,32 +477,49 @@ def _by_key(rows: Iterable[StageRow]) -> dict[int, list[StageRow]]:
 def run_on_spark(
     spark: SparkSession, stages: Sequence[tuple[Stage, int]], rows: Iterable[StageRow]
 ) -> list[StageRow]:
-    """The stages as one job of Spark's: before each, the rows of a key come together in a task of their own."""
-    from veil.pipeline.spark.workers import check_workers, this_python
+    """The stages as one job of Spark's. The tasks of the first have its rows with them; before each of the others, the rows of a
+    key come together in a task of their own."""
+    from veil.pipeline.spark.workers import refusing_workers_without_veil, this_python
 
-    check_workers(spark)
+    given = _by_key(rows)
+
+    def first_rows(numbers: _Batches) -> Iterator[StageRow]:
+        return (row for batch in numbers for key in batch.column(0).to_pylist() for row in given[key])
+
+    (first, width), *others = stages
     # A row is megabytes: a batch of the usual ten thousand would be more than there is memory.
-    with spark_set(spark, {"spark.sql.execution.arrow.maxRecordsPerBatch": "4"}), this_python(spark):
-        # As Arrow: rows of Python's would need a job in Python of their own.
-        found: DataFrame = spark.createDataFrame(pa.Table.from_batches([_batch(rows)]))
-        for stage, width in stages:
-            found = found.repartitionById(width, found["key"]).mapInArrow(_in_task(stage), _SCHEMA)
+    with (
+        spark_set(spark, {"spark.sql.execution.arrow.maxRecordsPerBatch": "4"}),
+        this_python(spark),
+        refusing_workers_without_veil(),
+    ):
+        found: DataFrame = spark.range(0, width, 1, width).mapInArrow(_in_task(first, first_rows), _SCHEMA)
+        for stage, width in others:
+            found = found.repartitionById(width, found["key"]).mapInArrow(_in_task(stage, _rows_in), _SCHEMA)
         return [StageRow(*row) for row in found.collect()]
 
 
-def _in_task(stage: Stage) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = (StageRow(**row) for batch in batches for row in batch.to_pylist())
-        for key, own in _by_key(rows).items():
+_Batches = Iterator[pa.RecordBatch]
+
+
+def _in_task(
+    stage: Stage, rows_in: Callable[[_Batches], Iterable[StageRow]]
+) -> Callable[[_Batches], _Batches]:
+    def run(batches: _Batches) -> _Batches:
+        for key, own in _by_key(rows_in(batches)).items():
             for made in stage(key, own):
-                yield _batch([made])
+                yield _batch(made)
         freeze_imports()
 
     return run
 
 
-def _batch(rows: Iterable[StageRow]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([row._asdict() for row in rows], _ARROW)
+def _rows_in(batches: _Batches) -> Iterator[StageRow]:
+    return (StageRow(**row) for batch in batches for row in batch.to_pylist())
+
+
+def _batch(row: StageRow) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([row._asdict()], _ARROW)
 
 
 # ---- parts of tables

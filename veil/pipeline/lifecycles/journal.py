@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
@@ -82,14 +82,19 @@ def broken_ones(
         return [problem for problem in pool.map(problem_of, segments) if problem is not None]
 
 
-def read_events(journal: Storage, name: str) -> Any:
-    """The events of a segment as `lives` takes them, by the newest schema: what an older one lacks is null."""
+def read_events(journal: Storage, name: str) -> Iterator[Any]:
+    """The events of a segment as `lives` takes them, a row group at a time, by the newest schema: what an older one lacks is
+    null."""
     with journal.open_input(name) as file:
         there = set(_opened(file).schema_arrow.names)
     with journal.open_input(name) as file:
         parquet = _opened(file, read_dictionary=[each for each in TEXTS if each in there])
-        events = as_events(parquet.read(columns=[each for each in EVENTS.names if each in there]))
-    return events.filter(pc.not_equal(events["seq"], 0))  # a trouble of the server is of no message
+        for number in range(parquet.num_row_groups):
+            events = as_events(
+                parquet.read_row_group(number, [each for each in EVENTS.names if each in there])
+            )
+            is_trouble = pc.equal(events["seq"], 0)  # of the server, and of no message
+            yield events.filter(pc.invert(is_trouble)) if pc.any(is_trouble).as_py() else events
 
 
 def minutes_of(journal: Storage, name: str) -> tuple[dict[int, int], int, list[Trouble]]:

@@ -22,7 +22,7 @@ _SOURCE: Final = "veil.pipeline.source.readers"
 _REASON: Final = re.compile(r"(?:ModuleNotFoundError|ImportError): (.*)|(Cannot run program .*)")
 
 # The applications whose workers have shown that they can run Veil.
-_checked: set[tuple[str | None, bool]] = set()
+_checked: set[str | None] = set()
 
 
 class WorkersLackVeil(VeilError):
@@ -45,7 +45,7 @@ def register(spark: SparkSession) -> None:
     make_active(spark)
     with this_python(spark), _environment_that_may_be_shared(spark):
         spark.dataSource.register(VeilDataSource)
-    check_workers(spark, plan=True)
+    _check_workers(spark)
 
 
 @contextmanager
@@ -78,31 +78,35 @@ def _is_local(context: SparkContext) -> bool:
     return str(context.master).startswith("local")
 
 
-def check_workers(spark: SparkSession, *, plan: bool = False) -> None:
-    """Raise WorkersLackVeil where a task on a cluster cannot import Veil, or (`plan`) the driver cannot plan a read.
+@contextmanager
+def refusing_workers_without_veil() -> Iterator[None]:
+    """What Spark raises in the block because a worker cannot import Veil becomes WorkersLackVeil."""
+    try:
+        yield
+    except Exception as problem:
+        found = _REASON.findall(str(problem))
+        if not found:
+            raise
+        raise WorkersLackVeil("".join(found[-1]).strip()) from None
+
+
+def _check_workers(spark: SparkSession) -> None:
+    """Raise WorkersLackVeil where a task on a cluster cannot import Veil, or the driver cannot plan a read.
 
     The driver plans with the Python that the workers run, which by the same name may be another one there.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
     context = _context(spark)
-    if context is not None and (_is_local(context) or (context.applicationId, plan) in _checked):
+    if context is not None and (_is_local(context) or context.applicationId in _checked):
         return
     # Not a function of Veil's, which would be sent by its name alone: a worker without Veil could not read it.
     load = eval("lambda module: str(__import__(module))", {"__name__": "__main__"})  # noqa: S307
-    try:
-        if plan:
-            spark.read.format("veil").option("queue", "any").option("mode", "browse").load()
-        # As many tasks as there are cores: workers start their Pythons side by side, not each with the first stage it gets.
-        tasks = 1 if context is None else context.defaultParallelism
-        spark.range(0, tasks, 1, tasks).select(F.udf(load, "string")(F.lit(_SOURCE))).collect()
-    except Exception as problem:
-        found = _REASON.findall(str(problem))
-        if not found:
-            raise
-        raise WorkersLackVeil("".join(found[-1]).strip()) from None
+    with refusing_workers_without_veil():
+        spark.read.format("veil").option("queue", "any").option("mode", "browse").load()
+        spark.range(0, 1, 1, 1).select(F.udf(load, "string")(F.lit(_SOURCE))).collect()
     if context is not None:
-        _checked.add((context.applicationId, plan))
+        _checked.add(context.applicationId)
 
 
 def make_active(spark: SparkSession) -> None:
