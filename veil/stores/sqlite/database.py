@@ -128,14 +128,12 @@ class Database:
         self._due: list[tuple[int, int]] = []
         self._happened: Counter[tuple[str, int]] = Counter()  # in the open transaction, by event and queue
 
-    def is_full(self) -> bool:
-        """Whether there is no room for more messages, neither on the disk nor within the database."""
-        if not self.reserve.is_released:
-            return False
+    def has_room(self) -> bool:
+        """Whether more messages fit into the database itself, where the disk is full."""
         free_pages, page_bytes = (
             int(self.connection.pragma(name)) for name in ("freelist_count", "page_size")
         )
-        return free_pages * page_bytes < WITHIN_BYTES_MIN
+        return free_pages * page_bytes >= WITHIN_BYTES_MIN
 
     # ---- reading the state
 

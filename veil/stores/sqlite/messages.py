@@ -45,7 +45,7 @@ def send(
     """Store the messages in order. A FIFO duplicate is answered with the first one's id and seq, a call of a retry key that
     was stored before with what that one was answered."""
     # Here, not before: when a group is redone for want of room, the reserve is for the others in it.
-    if db.is_full():
+    if db.reserve.is_released and not db.has_room():
         raise StoreFull(DISK_FULL)
     state = db.states.get(queue.id)
     if state is None:
