@@ -179,29 +179,34 @@ def test_sqlite_extends_at_once_only_what_the_rules_extend(
 
 
 A_VISIBLE_MESSAGE = LeaseState(int(State.VISIBLE), None, None, 0, 0, 0, None)
+A_LAPSED_MESSAGE = LeaseState(int(State.VISIBLE), None, NOW_MS - 5_000, 3, 0, 2, 5)
 
 
+@pytest.mark.parametrize("held", [[A_VISIBLE_MESSAGE], [A_VISIBLE_MESSAGE, A_LAPSED_MESSAGE]])
 @pytest.mark.parametrize("retention_s", [60, 345_600])
 @pytest.mark.parametrize("visibility_s", [0, 30, 90])
 @pytest.mark.parametrize("count", [1, 2, 10, 11, 100, 1_000, 1_001])
 def test_sqlite_writes_the_leases_of_a_receive_as_the_rules_open_them(
-    tmp_path: Path, count, visibility_s, retention_s
+    tmp_path: Path, count, visibility_s, retention_s, held
 ):
-    """`write_leases` of the embedded store, however many they are, against `open_leases` and `wake_at_ms`."""
+    """`first_as_received` and `write_leases` of the embedded store, however many they are, against `open_leases` and
+    `wake_at_ms`."""
+    from veil.stores.sqlite.database import Q
     from veil.stores.sqlite.leases import held_messages
     from veil.stores.sqlite.messages import receive
 
-    db, state, seqs = an_embedded_queue(tmp_path, [A_VISIBLE_MESSAGE] * (count + 1), journal=True)
+    db, state, seqs = an_embedded_queue(tmp_path, (held * (count + 1))[: count + 1], journal=True)
     state.queue = replace(state.queue, settings=replace(state.queue.settings, retention_s=retention_s))
     before = held_messages(db, state, seqs, NOW_MS)
-    decided = decide.open_leases(list(before.values())[:count], visibility_s, NOW_MS, db.clock.wall_ms())  # type: ignore[arg-type]
+    taken = [to_message(row) for row in db.execute(Q.visible_alone, (state.queue.id, 0, count))]
+    decided = decide.open_leases(taken, visibility_s, NOW_MS, db.clock.wall_ms())
     expected = dict(before)
     for effect in decided:
         decide.take_in(expected, effect)
+    for message, effect in zip(taken, decided, strict=True):
+        message.set_lease(effect.lease)
 
-    received = receive(db, state.queue, count, visibility_s, None, NOBODY)
-
-    assert [message.seq for message in received] == seqs[:count]
+    assert receive(db, state.queue, count, visibility_s, None, NOBODY) == taken
     assert held_messages(db, state, seqs, NOW_MS) == expected
     assert state.counts == [sum(m.state == each for m in expected.values()) for each in State]
     wakes = dict(db.execute("SELECT seq, wake_at_ms FROM message").fetchall())

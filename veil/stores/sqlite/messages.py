@@ -14,8 +14,9 @@ import msgspec
 from veil.core import decide
 from veil.core.effect import Enqueued
 from veil.core.errors import QueueMissing, StoreFull
+from veil.core.event import Kind, LeaseFacts
 from veil.core.lease import State
-from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS
+from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS, SECOND_MS
 from veil.core.message import PRIORITY_DEFAULT, PRIORITY_LAST, Caller, NewMessage, Sent, StoredMessage
 from veil.core.queue import Queue
 from veil.core.sequence import SEQ_MAX, noisy_groups, wake_at_ms
@@ -181,6 +182,8 @@ def take(
         candidates = _fifo_order(db, state, budget.count)
     elif target is None and not state.has_groups and not state.ranked:
         # By far the most common queue: its first messages are what is taken, read as far as there is room for them.
+        if visibility_s and budget.bytes_left is None:
+            return _take_first(db, state, budget.count, visibility_s, now_ms, caller)
         candidates = map(to_message, db.execute(Q.visible_alone, (queue.id, 0, budget.count)))
     else:
         candidates = _standard_order(db, state, min(budget.count, budget.page_max))
@@ -198,6 +201,27 @@ def take(
         if queue.settings.fifo:
             db.serve_groups(state, list(dict.fromkeys(m.group for m in messages if m.group)), now_ms)
     return messages if messages or not budget.is_cut else None
+
+
+def _take_first(
+    db: Database, state: CachedQueue, count: int, visibility_s: int, now_ms: int, caller: Caller
+) -> list[StoredMessage]:
+    """The shortcut `first_as_received` of queries.sql."""
+    queue, deadline_ms, wall_ms = state.queue, now_ms + visibility_s * SECOND_MS, db.clock.wall_ms()
+    opened, retention_s = (deadline_ms, now_ms, wall_ms), queue.settings.retention_s
+    messages = [to_message(row) for row in db.execute(Q.first_as_received, (*opened, queue.id, count))]
+    if messages:
+        seqs = [message.seq for message in messages]
+        db.execute_for(Q.open_leases, (*opened, retention_s * SECOND_MS), seqs)
+        wake_ms = wake_at_ms(seqs[0], deadline_ms, retention_s)  # of the first: no later than any other's
+        db.shift(state, _VISIBLE, _IN_FLIGHT, seqs[0], wake_ms, None, len(seqs))
+        if db.journal is not None:
+            facts: list[LeaseFacts] = [
+                (m.seq, m.message_id, m.delivery, deadline_ms, m.receive_count, m.body_bytes, m.message_type)
+                for m in messages
+            ]
+            db.journal.record_facts(Kind.RECEIVED, now_ms, queue.key, facts, caller)
+    return messages
 
 
 def _repeat(
