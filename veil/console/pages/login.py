@@ -40,7 +40,7 @@ async def log_in(visit: Visit) -> Response:
             action="log in",
             target="console",
             outcome=REFUSED,
-            detail="not the secret of a key",
+            detail="the access key id or its secret is wrong",
         )
         return await _form(visit, place, "The access key id or its secret is wrong.", key_id, 403)
     console.login_rate_limit.succeeded(address)
