@@ -383,12 +383,14 @@ class Runner:
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Await what starts threads and processes; a caller that is cancelled meanwhile goes when they can be closed again."""
+    """Await what starts threads and processes; a caller that is cancelled meanwhile goes once they can be closed again, or soon
+    after where that does not come about."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([task])
+        await asyncio.wait([task], timeout=_LAST_S)
+        task.cancel()
         raise
 
 
