@@ -18,6 +18,7 @@ from tests.waiting import until_async
 from veil.core.errors import StoreError, StoreUnavailable
 from veil.core.limits import RETENTION_MAX_S
 from veil.core.queue import Chosen, MoveTask, Queue, QueueSettings, RedrivePolicy
+from veil.stores import sharded
 from veil.stores.copying.postgres import postgres_source
 from veil.stores.postgres import PostgresStore
 from veil.stores.postgres.servers import QUEUES_MAX, server_of
@@ -180,6 +181,39 @@ async def test_a_node_starts_without_a_server_and_takes_it_up_when_it_is_back(ds
         assert await store.find_queue(there.key) is not None
     finally:
         cut(dsns[1], off=False)
+        await store.close()
+
+
+async def test_a_server_that_is_back_before_the_first_one_is_taken_up_all_the_same(
+    dsns: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = ShardedStore(dsns)
+    await first.open()
+    _, there = await one_on_each(first)
+    await first.close()
+    tries, join = 0, ShardedStore._join
+
+    async def counted(store: ShardedStore, server: PostgresStore) -> None:
+        nonlocal tries
+        try:
+            await join(store, server)
+        finally:
+            tries += 1
+
+    monkeypatch.setattr(ShardedStore, "_join", counted)
+    monkeypatch.setattr(sharded, "_OPEN_AGAIN_S", 0.01)
+    cut(dsns[1], off=True)
+    store = ShardedStore(dsns)
+    await store.open()
+    try:
+        cut(dsns[0], off=True)
+        cut(dsns[1], off=False)
+        await until_async(lambda: tries == 2)  # the second one's, which the first was not there for
+        cut(dsns[0], off=False)
+        await until_async(lambda: works(store, there))
+    finally:
+        for dsn in dsns:
+            cut(dsn, off=False)
         await store.close()
 
 

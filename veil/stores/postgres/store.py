@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
+import psycopg
 from psycopg_pool import AsyncConnectionPool
 
 from veil.core.attempt import NOTHING_REPORTED, ReportedOutcome
@@ -23,8 +25,8 @@ from veil.stores.commit_stats import CommitStats
 from veil.stores.outbox import OUTBOX_BYTES_MAX
 from veil.stores.postgres import holds, leases, messages, moves, opening, queues, servers
 from veil.stores.postgres.commit import PostgresGroupCommit
-from veil.stores.postgres.connection import parse_dsn
-from veil.stores.postgres.engine import Engine, Need, Work
+from veil.stores.postgres.connection import as_store_error, parse_dsn
+from veil.stores.postgres.engine import Engine, Need, Pool, Work
 from veil.stores.postgres.leases import DeleteOperation, ExtendOperation
 from veil.stores.postgres.messages import ReceiveOperation, SendOperation
 from veil.stores.postgres.nodes import Nodes
@@ -88,17 +90,7 @@ class PostgresStore:
     ) -> None:
         self._one_of_several = one_of_several
         self._dsn = parse_dsn(dsn)
-        self._pool = AsyncConnectionPool(
-            self._dsn.text,
-            connection_class=PipelinedConnection,
-            min_size=min(2, self._dsn.connections),
-            max_size=self._dsn.connections,
-            timeout=CONNECT_TIMEOUT_S,
-            reconnect_timeout=RECONNECT_S,
-            kwargs=self._dsn.options(),
-            open=False,
-            name="veil",
-        )
+        self._pool = self._new_pool()
         self._records = journal
         self._keeps_time = clock is None  # otherwise the owner of the clock calls `settle`
         self._engine = Engine(
@@ -133,11 +125,38 @@ class PostgresStore:
 
     # ---- opening and closing
 
+    def _new_pool(self) -> Pool:
+        return AsyncConnectionPool(
+            self._dsn.text,
+            connection_class=PipelinedConnection,
+            min_size=min(2, self._dsn.connections),
+            max_size=self._dsn.connections,
+            timeout=CONNECT_TIMEOUT_S,
+            reconnect_timeout=RECONNECT_S,
+            kwargs=self._dsn.options(),
+            open=False,
+            name="veil",
+        )
+
+    async def _close_pool(self) -> None:
+        """Close the pool for good; the store, with another one, may be opened again."""
+        await self._pool.close()
+        self._pool = self._engine.pool = self._new_pool()
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[PipelinedConnection]:
+        """A connection outside of the engine's transactions; raises StoreError for what goes wrong with it."""
+        try:
+            async with self._pool.connection() as connection:
+                yield connection
+        except (psycopg.Error, OSError) as error:
+            raise as_store_error(error) from error
+
     async def open(self) -> None:
         await opening.migrate(self._dsn)
         await self._pool.open()
         try:
-            async with self._pool.connection() as connection:
+            async with self._connection() as connection:
                 known = await opening.identity(connection, one_of_several=self._one_of_several)
             self.receipts = ReceiptBook(known.receipt_key)
             self.store_id = known.store_id.decode()
@@ -146,7 +165,7 @@ class PostgresStore:
             await self._look_at_all_queues()
             await self._nodes.start()
         except BaseException:
-            await self._pool.close()
+            await self._close_pool()
             raise
         self._start_sweeping()
 
@@ -158,7 +177,7 @@ class PostgresStore:
         await self._engine.drain()
         await self._nodes.stop()
         await self._engine.compaction.drain()
-        await self._pool.close()
+        await self._close_pool()
 
     # ---- time
 
@@ -405,12 +424,12 @@ class PostgresStore:
 
     async def number_servers(self, store_ids: Sequence[str]) -> dict[str, int]:
         """On the first server: assign a number to each server."""
-        async with self._pool.connection() as connection:
+        async with self._connection() as connection:
             return await servers.register(connection, store_ids)
 
     async def take_number(self, home: str, number: int) -> None:
         """Store the number that the first server assigned; raises StoreError if this cannot be one of its servers."""
-        async with self._pool.connection() as connection:
+        async with self._connection() as connection:
             await servers.take_number(connection, home, number)
 
     async def placements(self) -> dict[QueueKey, int]:
