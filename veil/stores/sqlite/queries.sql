@@ -165,9 +165,7 @@ FROM message WHERE seq = ?;
 SELECT {MESSAGE}
 FROM message WHERE seq = ? AND queue_id = ?;
 
--- name: peek
--- Messages in whatever state; the four partial indexes together hold them all. Queue, after, limit, up to.
-SELECT {MESSAGE}
+-- part: NEXT_MESSAGES
 FROM message WHERE seq IN (
     SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_alone
                       WHERE queue_id = ?1 AND state = {VISIBLE} AND group_name IS NULL AND priority = {PRIORITY_DEFAULT} AND seq > ?2 AND seq <= ?4
@@ -183,27 +181,17 @@ FROM message WHERE seq IN (
     SELECT seq FROM (SELECT seq FROM message INDEXED BY hidden
                       WHERE queue_id = ?1 AND state <> {VISIBLE} AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3)
     ORDER BY 1 LIMIT ?3)
-ORDER BY seq;
+ORDER BY seq
+
+-- name: peek
+-- Messages in whatever state; the four partial indexes together hold them all. Queue, after, limit, up to.
+SELECT {MESSAGE}
+{NEXT_MESSAGES};
 
 -- name: peek_times
 -- The same, only when they were sent.
 SELECT seq, sent_wall_ms
-FROM message WHERE seq IN (
-    SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_alone
-                      WHERE queue_id = ?1 AND state = {VISIBLE} AND group_name IS NULL AND priority = {PRIORITY_DEFAULT} AND seq > ?2 AND seq <= ?4
-                      ORDER BY seq LIMIT ?3)
-    UNION ALL
-    SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_grouped
-                      WHERE queue_id = ?1 AND state = {VISIBLE} AND group_name IS NOT NULL AND priority = {PRIORITY_DEFAULT} AND seq > ?2 AND seq <= ?4
-                      ORDER BY seq LIMIT ?3)
-    UNION ALL
-    SELECT seq FROM (SELECT seq FROM message INDEXED BY ranked_by_age
-                      WHERE queue_id = ?1 AND state = {VISIBLE} AND priority <> {PRIORITY_DEFAULT} AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3)
-    UNION ALL
-    SELECT seq FROM (SELECT seq FROM message INDEXED BY hidden
-                      WHERE queue_id = ?1 AND state <> {VISIBLE} AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3)
-    ORDER BY 1 LIMIT ?3)
-ORDER BY seq;
+{NEXT_MESSAGES};
 
 -- name: held
 -- What the rules need to know of messages, and what the journal tells: HeldMessage. Queue, seqs.
