@@ -115,7 +115,8 @@ class RouteCounts:
         rows = [[queue, f"{count:,}"] for queue, count in self._total.items()]
         output.show_table(["queue", "messages"], rows, right=["messages"])
         if self._refused:
-            echo_err(f"veil: not routed, and kept in the error path{_not_taken(self._refused)}")
+            refused = _not_taken(self._refused).removeprefix("; ")
+            echo_err(f"veil: the error path keeps the messages that were not routed: {refused}")
 
 
 def _not_taken(refused: Mapping[str, int]) -> str:
