@@ -158,8 +158,9 @@ def _drawn(
     for name, *cells in zip(columns, *rows, strict=True):
         widest = max(map(cell_len, cells), default=0)
         may_fold = 0 if name in right else _LAST_FOLDED if name == columns[-1] else _FOLDED
-        wide.append(max(cell_len(name), widest))
         least.append(max(*map(cell_len, name.split()), min(widest, may_fold or widest)))
+        # No column starts wider than the terminal: a cell may be a body of a megabyte.
+        wide.append(min(max(cell_len(name), widest), max(width, least[-1])))
     for _ in range(sum(wide) + 3 * len(columns) - 1 - width):
         widest = max(range(len(columns)), key=lambda i: wide[i] - least[i])
         if wide[widest] == least[widest]:
