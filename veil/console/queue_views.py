@@ -24,7 +24,7 @@ from veil.journal.lives import LifeEvent
 from veil.service.attempts import KnownHolder
 from veil.service.history import HOURS, MINUTES, WEEK, QueueDepth, QueueHistory, Resolution, queue_depths
 from veil.service.messages import SearchPage
-from veil.service.service import Service
+from veil.service.service import Service, peek_one
 from veil.service.time_slices import TimeSlice
 from veil.wire.exchange import Response
 
@@ -90,10 +90,9 @@ async def find_present(visit: Visit, key: QueueKey, seq: int) -> CurrentMessage 
     queue = await visit.service.store.find_queue(key)
     if queue is None:
         return None
-    found = await visit.service.store.peek(queue, after_seq=seq - 1, up_to_seq=seq, limit=1)
-    if not found:
+    message = await peek_one(visit.service.store, queue, seq)
+    if message is None:
         return None
-    message = found[0]
     if message.state == State.IN_FLIGHT and (message.due_at_ms or 0) <= visit.now_ms:
         message.state, message.due_at_ms = State.VISIBLE, None  # lapsed, and the store has not looked yet
     return CurrentMessage(queue, message, visit.console.activity.attempts.holder(queue.id, message))
@@ -230,10 +229,9 @@ async def open_leases(service: Service, queue: Queue, after: int, time_slice: Ti
 
 async def leased_message(service: Service, queue: Queue, name: LeaseName) -> StoredMessage:
     """The message of an open lease; raises LeaseOver where the lease is not open any more."""
-    messages = await service.store.peek(queue, after_seq=name.seq - 1, up_to_seq=name.seq, limit=1)
-    if not messages:
+    message = await peek_one(service.store, queue, name.seq)
+    if message is None:
         raise LeaseOver("")
-    message = messages[0]
     is_open = message.state == State.IN_FLIGHT and (message.due_at_ms or 0) > service.clock.now_ms()
     if not is_open or message.delivery != name.delivery:
         raise LeaseOver(message.message_id)

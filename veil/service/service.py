@@ -26,6 +26,7 @@ from veil.service.history import QueueHistory
 from veil.service.time_slices import TimeSlices
 from veil.service.waiting import WaitingReceives
 from veil.stores.store import Store
+from veil.stores.store import peek_one as peek_one
 
 if TYPE_CHECKING:
     from veil.stores.sqlite.history_file import HistoryFile
@@ -227,12 +228,12 @@ class Service:
         try:
             for each in judged:
                 sign = each.sign
-                found = await self.store.peek(queue, after_seq=sign.seq - 1, up_to_seq=sign.seq, limit=1)
-                if any(is_open(message, now_ms) and message.delivery == sign.delivery for message in found):
+                found = await peek_one(self.store, queue, sign.seq)
+                if found is not None and is_open(found, now_ms) and found.delivery == sign.delivery:
                     attempts.was_no_lapse(each)
                     continue
                 lapsed.append(sign)
-                if found or not self.store.is_shared:
+                if found is not None or not self.store.is_shared:
                     attempts.settle_lapse(each)
                 else:  # the journal knows who deleted it
                     attempts.was_no_lapse(each)

@@ -28,7 +28,7 @@ from veil.core.event import NOBODY
 from veil.core.message import Caller, NewContent, Sent
 from veil.core.queue import Chosen, MoveTask, Queue, QueueKey, QueueSettings, ScanStep, parse_arn
 from veil.core.receipt import ReceiptBook
-from veil.stores.store import NoEvents, QueueContent, Store, StoreEvents
+from veil.stores.store import NoEvents, QueueContent, Store, StoreEvents, peek_one
 
 _log = logging.getLogger(__name__)
 
@@ -507,13 +507,13 @@ class RemoteStore(Store):
         """The message's change as it stands now. Where message or destination is missing the store says so."""
         content: Any = None
         if chosen.change is not None:
-            messages = await self.peek(queue, after_seq=chosen.seq - 1, up_to_seq=chosen.seq, limit=1)
-            source = messages[0].dead_letter_source if messages else None
+            message = await peek_one(self, queue, chosen.seq)
+            source = message.dead_letter_source if message is not None else None
             goes_to = chosen.destination or (parse_arn(source) if source is not None else None)
             target = None if goes_to is None else await self.find_queue(goes_to)
-            if messages and target is not None:
+            if message is not None and target is not None:
                 try:
-                    content = chosen.change(messages[0], target)
+                    content = chosen.change(message, target)
                 except VeilError as refusal:
                     content = refusal
         return _Change(chosen.seq, chosen.message_id, chosen.destination, content)

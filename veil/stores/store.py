@@ -388,6 +388,12 @@ class QueuesByKey(dict[QueueKey, T]):
             at += 1
 
 
+async def peek_one(store: Store, queue: Queue, seq: int) -> StoredMessage | None:
+    """The message with that key, in whatever state, if it is in the queue. Raises QueueMissing."""
+    found = await store.peek(queue, after_seq=seq - 1, up_to_seq=seq, limit=1)
+    return found[0] if found else None
+
+
 def sources_of(queues: Iterable[Queue], target: QueueKey, limit: int) -> list[Queue]:
     """The queues whose redrive policy names the target, in the order given."""
     redriving = ((queue, queue.settings.redrive) for queue in queues)

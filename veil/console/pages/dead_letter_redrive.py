@@ -37,6 +37,7 @@ from veil.service.dead_letters import (
     read_letter,
     with_room_for_mark,
 )
+from veil.service.service import peek_one
 from veil.wire.exchange import Response
 from veil.words import plural
 
@@ -100,11 +101,14 @@ async def _offer_ticked(
         answers: list[object] = []
         # One by one: fifty messages may come to fifty megabytes.
         for seq, message_id in chosen:
-            found = await visit.service.store.peek(queue, after_seq=seq - 1, up_to_seq=seq, limit=1)
-            letters = [read_letter(queue, each) for each in found if each.message_id == message_id]
-            if not letters:
+            found = await peek_one(visit.service.store, queue, seq)
+            if found is None or found.message_id != message_id:
                 answers.append(NothingDone(f"message {message_id} is no longer in the queue"))
-            answers += await moves.redrive_letters(visit.service, queue, letters, destination, visit.caller)
+            else:
+                letters = [read_letter(queue, found)]
+                answers += await moves.redrive_letters(
+                    visit.service, queue, letters, destination, visit.caller
+                )
             await visit.time_slice.yield_if_spent()
         moved = sum(not isinstance(answer, VeilError) for answer in answers)
         home = _HOME if moved == 1 else _HOMES
@@ -322,16 +326,14 @@ async def edit(visit: Visit) -> Response:
 async def _letter(visit: Visit, queue: Queue) -> Letter:
     text = visit.parts["seq"]
     seq = seq_number(text)
-    found = await visit.service.store.peek(queue, after_seq=seq - 1, up_to_seq=seq, limit=1) if seq else []
-    if not found:
+    found = await peek_one(visit.service.store, queue, seq) if seq else None
+    if found is None:
         raise NotFound(
             f"Queue {queue.name} has no message with the key {text[:40]}. It may have been deleted or moved since."
         )
-    if found[0].state != State.VISIBLE:
-        raise NotFound(
-            f"Message {found[0].message_id} is not visible: a consumer holds it, or it is delayed."
-        )
-    return read_letter(queue, found[0])
+    if found.state != State.VISIBLE:
+        raise NotFound(f"Message {found.message_id} is not visible: a consumer holds it, or it is delayed.")
+    return read_letter(queue, found)
 
 
 def _is_editable(name: str, attribute: MessageAttribute) -> bool:
