@@ -10,10 +10,11 @@ from itertools import pairwise
 from typing import Final
 
 NOTHING: Final = "–"
-# What a page would not show, or would obey: controls, and the marks that turn the direction of text. A queue may be named
-# by anybody who may create one, and a user agent by anybody at all.
-_INVISIBLE: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+# What a page or a terminal would not show, or would obey: controls, C1 included (0x9b alone begins an escape sequence on some
+# terminals), and the marks that turn the direction of text, which can make a line read as something else. A queue may be named
+# by anybody who may create one, and a user agent by anybody at all. The joiners stay: words and emoji are written with them.
+INVISIBLE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 )
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
@@ -168,9 +169,9 @@ def plural(number: float, one: str, many: str | None = None) -> str:
     return f"{count(number)} {one if round(number) == 1 else many or one + 's'}"
 
 
-def visible(text: str) -> str:
-    """The text with invisible characters made visible."""
-    return _INVISIBLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+def visible(text: str, *, keep: str = "\n\t") -> str:
+    """The text with invisible characters made visible, as Python spells them; `keep` names what may stay."""
+    return INVISIBLE.sub(lambda found: found[0] if found[0] in keep else repr(found[0])[1:-1], text)
 
 
 def unbroken(text: str) -> str:

@@ -10,9 +10,10 @@ import pytest
 
 from tests.cli.conftest import Veil
 from veil.cli import COMMANDS
-from veil.cli.output import inert, json_line, one_line, show_table
+from veil.cli.output import json_line, one_line, show_table
 from veil.cli.pipeline import JOBS
 from veil.testing import VeilServer
+from veil.words import visible
 
 SUBCOMMANDS = [
     *(("queue", verb) for verb in ("ls", "create", "show", "edit", "purge", "rm", "pause", "resume")),
@@ -122,10 +123,14 @@ def test_ctrl_c_ends_a_tail_quietly(veil: Veil, veil_server: VeilServer) -> None
     assert "Traceback" not in err
 
 
-def test_inert_text_shows_what_a_terminal_would_obey() -> None:
-    assert inert("\x1b[2J\x00\x7f\x85\u2066 ok\n\tü✓") == "\\x1b[2J\\x00\\x7f\\x85\\u2066 ok\n\tü✓"
-    assert inert("a\nb\tc", keep="") == "a\\nb\\tc"
-    assert inert("\ud800") == "\\ud800"
+def test_text_is_printed_with_what_a_terminal_would_obey_or_not_show_made_visible() -> None:
+    assert visible("\x1b[2J\x00\x7f\x85\u2066 ok\n\tü✓") == "\\x1b[2J\\x00\\x7f\\x85\\u2066 ok\n\tü✓"
+    assert visible("a\nb\tc", keep="") == "a\\nb\\tc"
+    assert visible("\ud800") == "\\ud800"
+    assert visible("a\u200bb\ufeff \u2060") == "a\\u200bb\\ufeff \\u2060"
+    assert (
+        visible("\U0001f469\u200d\U0001f467") == "\U0001f469\u200d\U0001f467"
+    )  # one emoji, of two and a joiner
     assert json_line({"a": "\x9b\u202e\n✓"}) == '{"a": "\\u009b\\u202e\\n✓"}'
 
 

@@ -11,12 +11,12 @@ from veil.cli.app import group
 from veil.cli.failures import CommandFailed
 from veil.cli.msg import as_object, say_attempt
 from veil.cli.options import AsJson, QueueName, flag, given, option, whole_number, with_client
-from veil.cli.output import echo, echo_err, echo_json, inert, one_line, progress_bar, show_list
+from veil.cli.output import echo, echo_err, echo_json, one_line, progress_bar, show_list
 from veil.cli.queue import dead_letter_queues
 from veil.client.api import ApiError
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.message import MESSAGE_ID, REASON
-from veil.words import plural
+from veil.words import plural, visible
 
 if TYPE_CHECKING:
     from veil.client.blocking import BlockingClient
@@ -87,7 +87,7 @@ def show(
         echo(f"{facts['message_id']}  {one_line(facts['body'], 60)}")
         given_up = attributes.get(REASON, {}).get("value")
         if given_up:
-            echo(inert(f"  given up: {given_up}", keep=""))
+            echo(visible(f"  given up: {given_up}", keep=""))
         attempts = [attempt for stay in stays for attempt in stay.get("Attempts", ())]
         for attempt in attempts:
             say_attempt(attempt)

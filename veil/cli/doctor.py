@@ -20,12 +20,13 @@ import typer
 from veil.cli.app import app
 from veil.cli.failures import ArgumentWrong, CommandFailed, in_words
 from veil.cli.options import AsJson, Endpoint, Region, server_page, server_settings, service_target
-from veil.cli.output import echo, echo_json, has_colour, inert
+from veil.cli.output import echo, echo_json, has_colour
 from veil.cli.store import need_driver
 from veil.client.api import ApiError
 from veil.core.clock import TROUBLE_MIN_MS
 from veil.core.errors import VeilError
 from veil.server.setting_values import without_password
+from veil.words import visible
 
 if TYPE_CHECKING:
     from veil.client.blocking import ServiceTarget
@@ -84,7 +85,7 @@ def doctor(as_json: AsJson = False, endpoint: Endpoint = None, region: Region = 
         if as_json:
             echo_json(each._asdict())
         else:
-            echo(f"{verdict}  {each.check.ljust(14)}  {inert(text, keep='')}")
+            echo(f"{verdict}  {each.check.ljust(14)}  {visible(text, keep='')}")
     if any(each.verdict == "fail" for each in findings):
         raise typer.Exit(1)
 

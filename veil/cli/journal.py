@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from veil.cli.app import group
 from veil.cli.failures import CommandFailed
 from veil.cli.options import AsJson, DataDirectory, server_settings, shared
-from veil.cli.output import echo, echo_object, inert, progress_bar, show_list
+from veil.cli.output import echo, echo_object, progress_bar, show_list
 from veil.cli.pipeline.options import journal_location, place_of
 from veil.core.errors import StoreBusy
-from veil.words import plural
+from veil.words import plural, visible
 
 if TYPE_CHECKING:
     from veil.journal.exporter import ExportStats
@@ -57,7 +57,7 @@ def ls(data: DataDirectory = None, journal: Where = None, as_json: AsJson = Fals
     otherwise = f"there are no segments in {place.uri}"
     show_list(found, columns, _row, as_json=as_json, right=columns[1:], otherwise=otherwise)
     for each in [] if as_json else [problem for day in found for problem in day["broken"]]:
-        echo(inert(f"broken: {each['name']}: {each['reason']}"))
+        echo(visible(f"broken: {each['name']}: {each['reason']}"))
 
 
 def _row(day: Mapping[str, Any]) -> list[str]:

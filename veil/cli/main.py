@@ -71,10 +71,11 @@ def _needed(arguments: Sequence[str]) -> list[str]:
 def _told(error: Exception) -> int:
     """Tell what went wrong in one line, and give the exit code; raise what is a defect."""
     from veil.cli.failures import in_words, is_told
-    from veil.cli.output import echo, echo_err, inert
+    from veil.cli.output import echo, echo_err
+    from veil.words import visible
 
     if is_told(error):
-        echo_err(f"veil: {inert(in_words(error), keep='')}")
+        echo_err(f"veil: {visible(in_words(error), keep='')}")
         return int(getattr(error, "exit_code", USAGE if isinstance(error, UnicodeEncodeError) else 1))
     # Typer carries its own copy of click in some versions and not in others, so its errors are known by their
     # shape.

@@ -28,10 +28,10 @@ from veil.cli.options import (
     with_client,
     wrong,
 )
-from veil.cli.output import echo, echo_err, echo_json, echo_object, inert, one_line, progress_bar, show_list
+from veil.cli.output import echo, echo_err, echo_json, echo_object, one_line, progress_bar, show_list
 from veil.client.api import ApiError
 from veil.core import limits
-from veil.words import iso, plural
+from veil.words import iso, plural, visible
 
 if TYPE_CHECKING:
     from veil.client.blocking import Answer, BlockingClient
@@ -147,8 +147,8 @@ def as_lines(message: Message) -> list[str]:
     for name, value in facts.get("attributes", {}).items():
         lines.append(f"attribute {name}:{value['type']}={value.get('value', value.get('base64'))}")
     return [
-        *(inert(line, keep="") for line in lines),
-        *(f"  {line}" for line in inert(facts["body"]).split("\n")),
+        *(visible(line, keep="") for line in lines),
+        *(f"  {line}" for line in visible(facts["body"]).split("\n")),
     ]
 
 
@@ -393,7 +393,7 @@ def show(
 def say_stay(stay: Answer) -> None:
     """A message's time in one queue, attempt by attempt."""
     left = "here now" if stay.get("Until") is None else f"{_words(stay['Went'])} {iso(stay['Until'], ' ')}"
-    echo(f"{inert(stay['QueueName'], keep='')}: {_words(stay['Came'])} {iso(stay['Since'], ' ')}, {left}")
+    echo(f"{visible(stay['QueueName'], keep='')}: {_words(stay['Came'])} {iso(stay['Since'], ' ')}, {left}")
     for attempt in stay.get("Attempts", ()):
         say_attempt(attempt)
 
@@ -404,11 +404,11 @@ def say_attempt(attempt: Answer) -> None:
     held = "" if ended_at is None else f" after {(ended_at - attempt['ReceivedAt']) / 1000:g} s"
     by = f", by {attempt['Holder']}" if attempt.get("Holder") else ""
     line = f"  attempt {attempt['Attempt']} {iso(attempt['ReceivedAt'], ' ')}: {_words(attempt['Outcome'])}{held}{by}"
-    echo(inert(line, keep=""))
+    echo(visible(line, keep=""))
     if attempt.get("ErrorType"):
-        echo(inert(f"    {attempt['ErrorType']}: {attempt.get('ErrorText') or ''}", keep=""))
+        echo(visible(f"    {attempt['ErrorType']}: {attempt.get('ErrorText') or ''}", keep=""))
         for each in (attempt.get("Traceback") or "").splitlines():
-            echo(inert(f"    {each}", keep=""))
+            echo(visible(f"    {each}", keep=""))
 
 
 def _words(word: str) -> str:

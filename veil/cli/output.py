@@ -4,39 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO, TypeVar
 
-T = TypeVar("T", bound=Mapping[str, Any])
+from veil.words import INVISIBLE, visible
 
-# Control characters, C1 included (0x9b alone begins an escape sequence on some terminals), and the marks that
-# turn the direction of text, which can make a line read as something else.
-_ACTIVE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-)
+T = TypeVar("T", bound=Mapping[str, Any])
 
 # To how many characters a column of text may be folded: no narrower than a message id, except for the last, which is prose.
 _FOLDED = 36
 _LAST_FOLDED = 12
 
 
-def inert(text: str, *, keep: str = "\n\t") -> str:
-    """The text with everything a terminal might obey made visible; `keep` names what may stay."""
-    return _ACTIVE.sub(lambda found: found[0] if found[0] in keep else _visible(found[0]), text)
-
-
-def _visible(char: str) -> str:
-    code = ord(char)
-    named = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-    return named.get(char) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
-
-
 def one_line(text: str, width: int) -> str:
-    """The text on one line, inert, cut to the width."""
-    line = inert(text[: width + 1], keep="")
+    """The text on one line, visible, cut to the width."""
+    line = visible(text[: width + 1], keep="")
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
@@ -44,7 +28,7 @@ def json_line(value: Mapping[str, Any]) -> str:
     """The value as one line of JSON that is safe on a terminal too."""
     text = json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
     # Such characters occur only inside strings here, where \uXXXX means the same.
-    return _ACTIVE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return INVISIBLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def echo(text: str = "") -> None:
@@ -62,7 +46,7 @@ def echo_object(data: Mapping[str, Any], text: str, *, as_json: bool, err: bool 
     if as_json:
         echo_json(data)
     else:
-        (echo_err if err else echo)(inert(text, keep=""))
+        (echo_err if err else echo)(visible(text, keep=""))
 
 
 def echo_err(text: str = "") -> None:
@@ -96,7 +80,7 @@ def has_colour(stream: TextIO) -> bool:
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
     """Rows under headings on stdout: drawn on a terminal that is wide enough, aligned text otherwise. Cells are never markup."""
-    cells = [[inert(cell, keep="") for cell in row] for row in rows]
+    cells = [[visible(cell, keep="") for cell in row] for row in rows]
     if is_terminal(sys.stdout):
         console = _terminal()
         drawn = _drawn(columns, cells, right, console.width)
@@ -194,7 +178,7 @@ def live_table(
     with Live(console=console, auto_refresh=False, screen=True) as live:
 
         def show(rows: Sequence[Sequence[str]]) -> None:
-            cells = [[inert(cell, keep="") for cell in row] for row in rows[: max(1, console.height - 4)]]
+            cells = [[visible(cell, keep="") for cell in row] for row in rows[: max(1, console.height - 4)]]
             drawn = _drawn(columns, cells, right, console.width)
             if drawn is None:  # what does not fit is cut off at the right
                 drawn = Text("\n".join(_aligned(columns, cells, right)), no_wrap=True, overflow="ellipsis")

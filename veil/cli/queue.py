@@ -25,11 +25,12 @@ from veil.cli.options import (
     with_client,
     wrong,
 )
-from veil.cli.output import echo, echo_err, echo_json, echo_object, inert, show_list
+from veil.cli.output import echo, echo_err, echo_json, echo_object, show_list
 from veil.client.api import ApiError, plain
 from veil.core import limits
 from veil.core.errors import NameRefused
 from veil.core.queue import check_name
+from veil.words import visible
 
 if TYPE_CHECKING:
     from veil.client.blocking import BlockingClient
@@ -337,7 +338,7 @@ def show(client: BlockingClient, name: QueueName, as_json: AsJson = False) -> No
     lines += [(f"tag {key}", value) for key, value in tags.items()]
     width = max(len(key) for key, _ in lines)
     for key, value in lines:
-        echo(f"{inert(key, keep='').ljust(width)}  {inert(value, keep='')}")
+        echo(f"{visible(key, keep='').ljust(width)}  {visible(value, keep='')}")
 
 
 class SettingChange(NamedTuple):
@@ -423,11 +424,11 @@ def _show_difference(name: str, found: list[SettingChange], *, as_json: bool) ->
     echo_err(name)
     width = max(len(change.setting) for change in found)
     for change in found:
-        setting = inert(change.setting, keep="").ljust(width)
+        setting = visible(change.setting, keep="").ljust(width)
         if change.before is not None:
-            echo_err(f"- {setting}  {inert(change.before, keep='')}")
+            echo_err(f"- {setting}  {visible(change.before, keep='')}")
         if change.after is not None:
-            echo_err(f"+ {setting}  {inert(change.after, keep='')}")
+            echo_err(f"+ {setting}  {visible(change.after, keep='')}")
 
 
 @queue_app.command("rm", epilog="Example: veil queue rm orders --yes")

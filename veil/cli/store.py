@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from veil.cli.app import app, group
 from veil.cli.failures import ArgumentWrong, CommandFailed
 from veil.cli.options import AsJson, DataDirectory, DryRun, argument, flag, option, server_settings
-from veil.cli.output import echo, echo_err, echo_json, echo_object, inert, progress_bar
+from veil.cli.output import echo, echo_err, echo_json, echo_object, progress_bar
 from veil.core.errors import StoreError, VeilError
 from veil.server.setting_values import without_password
-from veil.words import plural
+from veil.words import plural, visible
 
 if TYPE_CHECKING:
     from veil.stores.copying.copy import Copied
@@ -219,7 +219,7 @@ def verify(
         echo_json({"sound": findings.is_sound, **counts})
     else:
         for line in findings.lines():
-            echo(inert(line))
+            echo(visible(line))
         found = f"{plural(findings.queues, 'queue')}, {plural(findings.messages, 'message')}"
         verdict = "sound" if findings.is_sound else "damaged"
         echo(f"{verdict}: {found}, {plural(findings.body_bytes, 'byte')} of bodies read")

@@ -13,7 +13,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.request import urlopen
 
-from veil.cli.output import echo, echo_err, has_colour, inert, is_terminal
+from veil.cli.output import echo, echo_err, has_colour, is_terminal
+from veil.words import visible
 
 _WIDTH: Final = 110
 _LINE_EVERY_S: Final = 10.0
@@ -82,12 +83,12 @@ class Stage:
 
     def note(self, text: str) -> None:
         """One fact of the act."""
-        self._print(self._styled(f"    · {inert(text, keep='')}", "2"))
+        self._print(self._styled(f"    · {visible(text, keep='')}", "2"))
 
     def show(self, command: str, answer: str | None = None) -> None:
         """A command as one would type it, and what came back; None where it prints nothing."""
         self._print(f"    {self._styled('$', '2')} {self._styled(command, '36')}")
-        for line in [] if answer is None else inert(answer).splitlines() or ["(nothing)"]:
+        for line in [] if answer is None else visible(answer).splitlines() or ["(nothing)"]:
             self._print(self._styled(f"      {line}", "2"))
 
     def claim(self, text: str, holds: bool, *, is_timed: bool = False) -> None:
@@ -99,7 +100,7 @@ class Stage:
         else:
             (self.held if holds else self.broken).append(text)
             mark = self._styled("✓", "32") if holds else self._styled("✗ NOT SO:", "1;31")
-        self._wrapped(f"    {mark} ", inert(text, keep=""))
+        self._wrapped(f"    {mark} ", visible(text, keep=""))
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Callable[[str], None]]:
@@ -112,7 +113,7 @@ class Stage:
             with console.status(f"   {title}") as status:
                 yield lambda seen: status.update(
                     f"   {title}, {time.monotonic() - begun_s:.0f} s"
-                    + (f": {inert(seen, keep='')}" if seen else "")
+                    + (f": {visible(seen, keep='')}" if seen else "")
                 )
             return
         lines = 0

@@ -12,7 +12,6 @@ import gc
 import json
 import logging
 import os
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from veil.core.clock import ClockMark, Timer, resumed_engine_ms
-from veil.words import iso
+from veil.words import iso, visible
 
 EXIT_STOPPED: Final = 0
 EXIT_STORE_FAILED: Final = 70
@@ -49,12 +48,10 @@ def settle_down() -> None:
 
 # ---- logging
 
-# A line is one event: what a client sent may not begin a second one, nor speak to the terminal.
-_ACTIVE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-
 
 def _inert(text: str) -> str:
-    return _ACTIVE.sub(lambda found: repr(found[0])[1:-1], text)
+    """A line is one event: what a client sent may not begin a second one, nor speak to the terminal."""
+    return visible(text, keep="")
 
 
 def configure_logging(level: str, log_format: str) -> None:

@@ -10,10 +10,10 @@ import msgspec
 
 from veil.cli.failures import CommandFailed
 from veil.cli.options import AsJson, argument, flag, how_often
-from veil.cli.output import echo, echo_err, echo_json, echo_object, inert
+from veil.cli.output import echo, echo_err, echo_json, echo_object
 from veil.cli.pipeline import pipeline_app
 from veil.cli.pipeline.options import SparkOptions, spark_when_needed, with_spark, with_tables
-from veil.words import plural
+from veil.words import plural, visible
 
 if TYPE_CHECKING:
     from veil.journal.storage import Storage
@@ -39,7 +39,7 @@ def lifecycles(
     and tried again by the next run; the exit code is still 0.
     """
     if follow and not journal.entries():
-        echo_err(f"waiting for the first segment in {inert(journal.uri)}; stop with Ctrl-C")
+        echo_err(f"waiting for the first segment in {visible(journal.uri)}; stop with Ctrl-C")
         while not journal.entries():
             time.sleep(every)
     if not journal.entries():
@@ -55,7 +55,7 @@ def lifecycles(
         if not follow:
             _tell(run_lifecycles(session, journal, tables, bytes_here_max=here_max), tables, as_json)
             return
-        echo_err(f"following {inert(journal.uri)}; stop with Ctrl-C")
+        echo_err(f"following {visible(journal.uri)}; stop with Ctrl-C")
         follow_lifecycles(
             session,
             journal,
@@ -63,13 +63,13 @@ def lifecycles(
             every_s=every,
             bytes_here_max=here_max,
             on_run=lambda run: _tell(run, tables, as_json),
-            on_busy=lambda busy: echo_err(f"veil: {inert(str(busy))}; trying again"),
+            on_busy=lambda busy: echo_err(f"veil: {visible(str(busy))}; trying again"),
         )
 
 
 def _tell(run: LifecyclesRun, tables: Storage, as_json: bool) -> None:
     for each in run.broken:
-        echo_err(f"veil: set aside {inert(each.name, keep='')}: {inert(each.reason, keep='')}")
+        echo_err(f"veil: set aside {visible(each.name, keep='')}: {visible(each.reason, keep='')}")
     newest = None if run.newest is None else run.newest.isoformat()
     facts = {"newest": newest, "seconds": round(run.seconds, 3), "tables": tables.uri}
     text = "nothing new"
