@@ -132,3 +132,15 @@ def test_a_slow_disk_is_told(worst_s: float | None, verdict: str) -> None:
     finding = asked(check_disk_speed, 200, f"# HELP about\n{text}")
     assert finding.verdict == verdict
     assert worst_s is None or f"99 of 100 within 4 ms, the slowest {worst_s * 1000:.0f} ms" in finding.text
+
+
+def test_a_wrong_region_is_one_finding_among_the_others(
+    command: Veil, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu west")
+    ran = command("doctor", "--json")
+    assert ran.code == 1
+    (finding,) = [each for each in ran.objects if each["check"] == "endpoint"]
+    assert (finding["verdict"], "eu west" in finding["text"]) == ("fail", True)
+    assert verdicts(ran)["sqlite"] == "ok"
+    assert "credentials" not in verdicts(ran)  # there is no server to ask

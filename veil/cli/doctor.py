@@ -68,14 +68,11 @@ def doctor(as_json: AsJson = False, endpoint: Endpoint = None, region: Region = 
     Each line says ok, warn or fail with what to do about it, or skip if there was nothing to check. The exit code is 1 if
     any check fails.
     """
-    target = service_target(endpoint, region)
-    answered = check_server(target)
     findings = [
         CheckResult("python", "ok", platform.python_version()),
         check_sqlite(),
         *check_settings(),
-        *answered,
-        check_credentials(target, answered),
+        *check_service(endpoint, region),
     ]
     for each in findings:
         verdict = each.verdict.ljust(4)
@@ -266,6 +263,17 @@ def check_port(settings: Settings) -> CheckResult:
 
 
 # ---- the server
+
+
+def check_service(endpoint: str | None, region: str | None) -> list[CheckResult]:
+    """Is it clear which server is meant, does it answer, and which key signs the requests?"""
+    try:
+        target = service_target(endpoint, region)
+    except ArgumentWrong as error:
+        advice = "correct the option, the variable or the profile that says so"
+        return [CheckResult("endpoint", "fail", str(error), advice)]
+    answered = check_server(target)
+    return [*answered, check_credentials(target, answered)]
 
 
 def check_server(target: ServiceTarget) -> list[CheckResult]:
