@@ -162,13 +162,47 @@ def test_an_attribute_needs_a_value_of_its_type(data_type: str, value: str | byt
 
 
 @pytest.mark.parametrize(
-    "value", ["0", "-1", "+1.50", ".5", "5.", "1e10", "1E-5", "9" * 38, "0." + "0" * 40 + "1"]
+    "value",
+    [
+        "0",
+        "-1",
+        "+1.50",
+        ".5",
+        "5.",
+        "1e10",
+        "1E-5",
+        "9" * 38,
+        "0." + "0" * 40 + "1",
+        "1e126",
+        "-1e126",
+        "1e-128",
+        "0e999",
+        "0.001e129",
+    ],
 )
 def test_numbers_that_pass(value: str) -> None:
     check_draft(with_attribute("n", "Number", value), STANDARD)
 
 
-@pytest.mark.parametrize("value", ["one", "1,5", "0x1", "1 ", "--1", ".", "e5", "nan", "9" * 39, "１"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "one",
+        "1,5",
+        "0x1",
+        "1 ",
+        "--1",
+        ".",
+        "e5",
+        "nan",
+        "9" * 39,
+        "１",
+        "1.1e126",
+        "-1e127",
+        "9e-129",
+        "1e999",
+    ],
+)
 def test_numbers_that_are_refused(value: str) -> None:
     with pytest.raises(AttributeRefused, match="number"):
         check_draft(with_attribute("n", "Number", value), STANDARD)

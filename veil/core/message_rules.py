@@ -10,6 +10,7 @@ import hashlib
 import re
 import struct
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Final
 
 import msgspec
@@ -34,6 +35,10 @@ _DATA_TYPE_MAX: Final = 256
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?\Z", re.ASCII)
 _NUMBER_CHARS_MAX: Final = 256
 _NUMBER_DIGITS_MAX: Final = 38
+_NUMBER_MIN, _NUMBER_MAX = (
+    Decimal("1e-128"),
+    Decimal("1e126"),
+)  # and zero; of a negative one, without its sign
 _LENGTH: Final = struct.Struct(">I")
 
 
@@ -216,4 +221,7 @@ def _is_number(text: str) -> bool:
     if len(text) > _NUMBER_CHARS_MAX or _NUMBER.match(text) is None:
         return False
     mantissa = re.split("[eE]", text)[0].lstrip("+-").replace(".", "")
-    return len(mantissa.strip("0")) <= _NUMBER_DIGITS_MAX
+    if len(mantissa.strip("0")) > _NUMBER_DIGITS_MAX:
+        return False
+    number = Decimal(text).copy_abs()  # abs() would round
+    return not number or _NUMBER_MIN <= number <= _NUMBER_MAX
