@@ -123,3 +123,17 @@ def test_a_suite_elsewhere_gets_the_fixture_by_having_veil_installed(tmp_path: P
 def test_what_is_loaded_before_a_fork_is_there(module: str):
     """The fork server passes over what it cannot import, and every start would be slow again."""
     assert find_spec(module) is not None
+
+
+def test_reading_the_log_overwrites_nothing_that_the_server_writes_meanwhile():
+    server = VeilServer()
+    lines = 20_000
+    writes = f"import os\nfor number in range({lines}): os.write(2, b'%d\\n' % number)"
+    try:
+        before = server.log_text()
+        with subprocess.Popen([sys.executable, "-c", writes], stderr=server._talk) as writer:
+            while writer.poll() is None:
+                server.log_text()
+        assert server.log_text() == before + "".join(f"{number}\n" for number in range(lines))
+    finally:
+        server.close()

@@ -83,8 +83,9 @@ class VeilServer:
 
     def log_text(self) -> str:
         """What the server has said on stderr so far."""
-        self._talk.seek(0)
-        return self._talk.read().decode("utf-8", "replace")
+        # Not by seek and read: the server writes at the same offset, and would overwrite what it has said.
+        log = self._talk.fileno()
+        return os.pread(log, os.fstat(log).st_size, 0).decode("utf-8", "replace")
 
     def close(self) -> int:
         """Stop the server, wait until it is gone and give its exit code; harmless the second time."""
