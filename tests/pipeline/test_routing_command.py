@@ -186,6 +186,7 @@ def test_rules_from_a_file_are_told_and_counted_and_a_message_that_no_queue_take
     told = capsys.readouterr()
     assert f"message_id='{too_long}') cannot be sent to queue quick" in told.err
     assert "Traceback" not in told.err
+    assert told.out == ""  # no batch was finished, so there is nothing to count
 
     assert run([*command, "--error-path", str(tmp_path / "errors")]) == 0
     told = capsys.readouterr()

@@ -112,8 +112,8 @@ class RouteCounts:
         if self._as_json:
             echo_json({"batches": self._batches, "total": dict(self._total), "refused": dict(self._refused)})
             return
-        rows = [[queue, f"{count:,}"] for queue, count in self._total.items()]
-        output.show_table(["queue", "messages"], rows, right=["messages"])
+        if rows := [[queue, f"{count:,}"] for queue, count in self._total.items()]:
+            output.show_table(["queue", "messages"], rows, right=["messages"])
         if self._refused:
             refused = _not_taken(self._refused).removeprefix("; ")
             echo_err(f"veil: the error path keeps the messages that were not routed: {refused}")
