@@ -28,10 +28,8 @@ _READ_BYTES: Final = 256 * 1024
 _MEMORY_BYTES_MAX: Final = 4 << 20
 
 
-class AuditUnavailable(Refused):
+class AuditUnavailable(Refused, status=503):
     """The audit log cannot be written, so nothing is changed."""
-
-    status = 503
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -183,10 +183,6 @@ def _named(field: str, name: str, key: QueueKey) -> QueueKey:
     return key._replace(name=name)
 
 
-def _policy(form: Form, key: QueueKey) -> str | None:
-    return form.raw("policy").strip() or None
-
-
 # Of each setting its label, and what reads it from the form.
 _SETTINGS: Final[Mapping[str, tuple[str, Callable[[Form, QueueKey], Any]]]] = {
     **{name: (field.label, _number(field)) for name, field in NUMBERS.items() if name != "kms_reuse_s"},
@@ -201,7 +197,7 @@ _SETTINGS: Final[Mapping[str, tuple[str, Callable[[Form, QueueKey], Any]]]] = {
     "managed_sse": ("Managed encryption", _yes("managed_sse")),
     "kms_key": ("KMS key", _kms_key),
     "kms_reuse_s": (NUMBERS["kms_reuse_s"].label, _number(NUMBERS["kms_reuse_s"])),
-    "policy": ("Policy", _policy),
+    "policy": ("Policy", lambda form, key: form.raw("policy").strip() or None),
 }
 
 

@@ -146,7 +146,7 @@ def _missing(present: CurrentMessage, events: list[LifeEvent]) -> list[LifeEvent
     added: list[LifeEvent] = []
     if not events:
         sent_ms = instant_of(message.seq)
-        source = _source(message)
+        source = None if message.dead_letter_source is None else parse_arn(message.dead_letter_source)
         sent_to = queue.key if source is None else source
         added.append(LifeEvent(0, sent_ms, "sent", sent_to, message.seq, **facts))  # type: ignore[arg-type]
         if source is not None:
@@ -173,10 +173,6 @@ def _missing(present: CurrentMessage, events: list[LifeEvent]) -> list[LifeEvent
             )
         )
     return added
-
-
-def _source(message: StoredMessage) -> QueueKey | None:
-    return None if message.dead_letter_source is None else parse_arn(message.dead_letter_source)
 
 
 # ---- leases

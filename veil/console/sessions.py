@@ -118,7 +118,8 @@ class Sessions:
         if key is None or not is_right:
             return None
         now_ms = self._clock.now_ms()
-        self._drop_old(now_ms)
+        for old in [cookie for cookie, session in self._sessions.items() if session.is_over(now_ms)]:
+            del self._sessions[old]
         if len(self._sessions) >= _SESSIONS_MAX:
             del self._sessions[next(iter(self._sessions))]
         cookie = self.new_value()
@@ -172,11 +173,6 @@ class Sessions:
     def is_value(text: str) -> bool:
         """Whether it could be a value of ours."""
         return _VALUE.match(text) is not None
-
-    def _drop_old(self, now_ms: int) -> None:
-        for cookie, session in tuple(self._sessions.items()):
-            if session.is_over(now_ms):
-                del self._sessions[cookie]
 
 
 def _digest(secret: str) -> bytes:

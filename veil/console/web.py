@@ -29,47 +29,36 @@ class Refused(Exception):
     status = 400
     title = ""  # of the page that says so; empty: whether a change was asked for decides
 
+    def __init_subclass__(cls, status: int, title: str = "") -> None:
+        cls.status, cls.title = status, title
+
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence)
         self.sentence = sentence
 
 
-class NotFound(Refused):
+class NotFound(Refused, status=404, title="Not found"):
     """There is no such page, queue or message."""
 
-    status = 404
-    title = "Not found"
 
-
-class Forbidden(Refused):
+class Forbidden(Refused, status=403, title="Not permitted"):
     """The visitor's role, token or address does not permit it."""
 
-    status = 403
-    title = "Not permitted"
 
-
-class TooMany(Refused):
+class TooMany(Refused, status=429, title="Too many requests"):
     """Asked too often, or too many at once."""
-
-    status = 429
-    title = "Too many requests"
 
     def __init__(self, sentence: str, retry_after_s: int = 1) -> None:
         super().__init__(sentence)
         self.retry_after_s = retry_after_s
 
 
-class StoreUnanswered(Refused):
+class StoreUnanswered(Refused, status=503, title="Server in trouble"):
     """The store did not answer: whether a change was made is not known."""
 
-    status = 503
-    title = "Server in trouble"
 
-
-class FormRefused(Refused):
+class FormRefused(Refused, status=422):
     """What stands in a field cannot be used; the sentence is shown beside it."""
-
-    status = 422
 
     def __init__(self, field: str, sentence: str) -> None:
         super().__init__(sentence)

@@ -178,10 +178,8 @@ class JudgedFinding(NamedTuple):
     pilot: PilotedQueue | None
 
 
-class NotApplied(Refused):
+class NotApplied(Refused, status=409):
     """The recommendation does not fit the queue as it is."""
-
-    status = 409
 
 
 @page("/timeouts")
@@ -194,16 +192,16 @@ async def timeouts_page(visit: Visit) -> Response:
     pilot = await read_autopilot(visit.console)
     judged = []
     for finding in _whole(visit, read.findings):
-        queue, own = queues.get(_key(finding)), _pilot_of(pilot, _key(finding))
-        judged.append(JudgedFinding(finding, queue, verdict(finding, _timeout_s(queue), own), own))
+        queue, own = queues.get(finding.key), _pilot_of(pilot, finding.key)
+        present_s = None if queue is None else float(queue.settings.visibility_s)
+        judged.append(JudgedFinding(finding, queue, verdict(finding, present_s, own), own))
     judged.sort(key=lambda each: (-each.finding.past_cost_s, _ORDER.index(each.verdict), each.finding.queue))
     shown, pager = visit.paged(judged, PAGE_ROWS)
     return await visit.page(
         "timeouts.html",
         title="Timeouts",
         rows=shown,
-        types=Counter(_key(each) for each in read.findings.findings if each.message_type is not None),
-        key_of=_key,
+        types=Counter(each.key for each in read.findings.findings if each.message_type is not None),
         spark=spark,
         pager=pager,
         pilot_problem=None if pilot is None else pilot.problem,
@@ -218,7 +216,7 @@ async def timeout_page(visit: Visit) -> Response:
     read = await read_findings(visit.console)
     if read.findings is None:
         return await visit.page("timeouts_none.html", title="Timeouts", read=read, file=FILE)
-    own = [each for each in read.findings.findings if _key(each) == key]
+    own = [each for each in read.findings.findings if each.key == key]
     if not own:
         raise NotFound(f"The pipeline has no findings about queue {key.name[:100]} in {key.region[:50]}.")
     queue = await visit.service.store.find_queue(key)
@@ -248,7 +246,7 @@ async def apply(visit: Visit) -> Response:
     """Show what would be another, then set the recommended timeout."""
     queue = await visit.queue()
     read = await read_findings(visit.console)
-    finding = next((each for each in _whole(visit, read.findings) if _key(each) == queue.key), None)
+    finding = next((each for each in _whole(visit, read.findings) if each.key == queue.key), None)
     if finding is None:
         raise NotFound(f"The pipeline has no findings about queue {queue.name}.")
     problem = why_not(finding, queue)
@@ -302,10 +300,6 @@ async def _decisions(visit: Visit, queue: str) -> list[AuditEntry]:
     return [each for each in found.entries if each.who == "autopilot"][:DECISIONS_MAX]
 
 
-def _timeout_s(queue: Queue | None) -> float | None:
-    return None if queue is None else float(queue.settings.visibility_s)
-
-
 def _about(visit: Visit, findings: Findings) -> dict[str, Any]:
     made_at = words.parsed(findings.made_at)
     made_ms = None if made_at is None else round(made_at.timestamp() * 1000)
@@ -317,7 +311,3 @@ def _about(visit: Visit, findings: Findings) -> dict[str, Any]:
         "no_renewal": NO_RENEWAL,
         "chips": _CHIPS,
     }
-
-
-def _key(finding: Finding) -> QueueKey:
-    return QueueKey(finding.region, finding.account, finding.queue)
