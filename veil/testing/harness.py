@@ -18,12 +18,11 @@ import json
 import random
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, Final
 
 from veil.client.api import Attribute, Failure, QueueApi
 from veil.consumer.app import Consumer
-from veil.consumer.message import Message, current_message
+from veil.consumer.message import current_message
 from veil.consumer.renewal.keeper import Keeper, KeeperEvents, LeaseKeeper
 from veil.consumer.renewal.policies import RenewalPolicy
 from veil.consumer.runner import Dependencies, Runner
@@ -123,12 +122,10 @@ class ConsumerHarness:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: Any) -> None:
         try:
             self._app.hurry()
-            await self._app.__aexit__(kind, error, trace)
+            await self._app.__aexit__(*raised)
         finally:
             await self.service.service.stop()
 
@@ -198,7 +195,8 @@ class ConsumerHarness:
         while quiet < _QUIET_TURNS:
             await asyncio.sleep(0)
             now = self._state()
-            at_work = self._at_work()
+            handled = self.runner.dispatch.messages()
+            at_work = [message for message in handled if id(message) not in self._resting]
             if now != seen or (len(at_work) if running is None else abs(running - self.running)) > 0:
                 quiet, seen = 0, now
                 if time.monotonic() > until_s:
@@ -286,9 +284,6 @@ class ConsumerHarness:
             dispatch.settling,
             self.runner.receiver.under_way,
         )
-
-    def _at_work(self) -> list[Message]:
-        return [message for message in self.runner.dispatch.messages() if id(message) not in self._resting]
 
     async def _turns(self) -> None:
         """Let the loop turn until nothing more happens, without waiting for any handler."""

@@ -54,9 +54,8 @@ class InProcessService:
         self.service = Service(MemoryStore(clock), clock)
         self.calls: Counter[str] = Counter()
         self.deleted: list[StoredMessage] = []
-        self.reported: list[
-            ReportedOutcome | None
-        ] = []  # of attempts that ended other than by a plain delete
+        # Of attempts that ended other than by a plain delete.
+        self.reported: list[ReportedOutcome | None] = []
         self._failures: dict[str, deque[ApiError]] = {}
 
     def api(self) -> QueueApi:
@@ -115,7 +114,7 @@ class _InProcessApi(QueueApi):
     async def queue_url(self, name: str) -> str:
         self._owner.injected("queue_url")
         await self._queue(name)
-        return _url(name)
+        return f"{_BASE_URL}/{name.rsplit('/', 1)[-1]}"
 
     async def attributes(self, url: str) -> dict[str, str]:
         self._owner.injected("attributes")
@@ -237,10 +236,6 @@ class _InProcessApi(QueueApi):
 
 def _key(url_or_name: str) -> QueueKey:
     return QueueKey(REGION, ACCOUNT, url_or_name.rsplit("/", 1)[-1])
-
-
-def _url(url_or_name: str) -> str:
-    return f"{_BASE_URL}/{url_or_name.rsplit('/', 1)[-1]}"
 
 
 def _answers(answers: Iterable[VeilError | None]) -> list[ApiError | None]:

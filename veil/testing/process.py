@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from types import TracebackType
 from typing import IO, Any, ClassVar
 
 KEY_ID = "veil"
@@ -113,7 +112,5 @@ class VeilServer:
     def __enter__(self) -> VeilServer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
