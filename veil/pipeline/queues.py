@@ -361,18 +361,14 @@ class HoldAnswer(msgspec.Struct, rename="pascal"):
     """What is under the name of a hold, without receipts: holds are extended and deleted by name. `lost` counts what could
     not be kept."""
 
-    messages: SourceMessages | list[BrowsedMessage] | None = (
-        None  # a list from a server that knows no columns
-    )
+    # A list from a server that knows no columns.
+    messages: SourceMessages | list[BrowsedMessage] | None = None
     lost: int = 0
 
     @property
     def columns(self) -> SourceMessages:
-        return (
-            self.messages
-            if isinstance(self.messages, SourceMessages)
-            else SourceMessages.of(self.messages or ())
-        )
+        found = self.messages
+        return found if isinstance(found, SourceMessages) else SourceMessages.of(found or ())
 
 
 class HoldCounts(msgspec.Struct, rename="pascal"):

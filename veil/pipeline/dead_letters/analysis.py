@@ -344,7 +344,6 @@ def analyse(
     tables: Storage,
     *,
     type_attributes: Sequence[str] = TYPE_ATTRIBUTES,
-    now: datetime | None = None,
 ) -> None:
     """Look at the dead letters of the queues and replace the table `dead_letters` with their groups.
 
@@ -353,7 +352,7 @@ def analyse(
     with peeked(spark, where, queues, tables, body_chars_max=SNIPPET_CHARS) as messages:
         leases, lives = history_tables(spark, tables)
         letters = dead_letters(messages, leases, lives, type_attributes=type_attributes)
-        write_groups(grouped(letters, now or datetime.now(UTC)), tables)
+        write_groups(grouped(letters, datetime.now(UTC)), tables)
 
 
 def history_tables(spark: SparkSession, tables: Storage) -> tuple[DataFrame | None, DataFrame | None]:

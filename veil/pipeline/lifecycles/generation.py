@@ -508,7 +508,7 @@ def _in_task(
     def run(batches: _Batches) -> _Batches:
         for key, own in _by_key(rows_in(batches)).items():
             for made in stage(key, own):
-                yield _batch(made)
+                yield pa.RecordBatch.from_pylist([made._asdict()], _ARROW)
         freeze_imports()
 
     return run
@@ -516,10 +516,6 @@ def _in_task(
 
 def _rows_in(batches: _Batches) -> Iterator[StageRow]:
     return (StageRow(**row) for batch in batches for row in batch.to_pylist())
-
-
-def _batch(row: StageRow) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([row._asdict()], _ARROW)
 
 
 # ---- parts of tables

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -34,7 +35,9 @@ class NewSegments(NamedTuple):
         broken = tuple(broken)
         names = {each.name for each in broken}
         kept = tuple(each for each in self.segments if each.name not in names)
-        return self._replace(segments=kept, broken=tuple(sorted((*self.broken, *broken), key=_name)))
+        return self._replace(
+            segments=kept, broken=tuple(sorted((*self.broken, *broken), key=attrgetter("name")))
+        )
 
     def progress_made(self) -> dict[str, list[tuple[int, int]]]:
         """The progress with the segments in it."""
@@ -127,10 +130,6 @@ def _troubles_of(journal: Storage, name: str) -> list[Trouble]:
 def _opened(file: Any, **options: Any) -> Any:
     # Damaged pages are believed unless somebody asks.
     return pq.ParquetFile(file, page_checksum_verification=True, **options)
-
-
-def _name(broken: Broken) -> str:
-    return broken.name
 
 
 Intervals = list[tuple[int, int]]  # first and last, rising, with a gap between one and the next
