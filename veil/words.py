@@ -169,7 +169,7 @@ def plural(number: float, one: str, many: str | None = None) -> str:
     return f"{count(number)} {one if round(number) == 1 else many or one + 's'}"
 
 
-def visible(text: str, *, keep: str = "\n\t") -> str:
+def visible(text: str, *, keep: str = "") -> str:
     """The text with invisible characters made visible, as Python spells them; `keep` names what may stay."""
     return INVISIBLE.sub(lambda found: found[0] if found[0] in keep else repr(found[0])[1:-1], text)
 

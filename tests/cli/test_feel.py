@@ -124,13 +124,13 @@ def test_ctrl_c_ends_a_tail_quietly(veil: Veil, veil_server: VeilServer) -> None
 
 
 def test_text_is_printed_with_what_a_terminal_would_obey_or_not_show_made_visible() -> None:
-    assert visible("\x1b[2J\x00\x7f\x85\u2066 ok\n\tü✓") == "\\x1b[2J\\x00\\x7f\\x85\\u2066 ok\n\tü✓"
-    assert visible("a\nb\tc", keep="") == "a\\nb\\tc"
+    text = "\x1b[2J\x00\x7f\x85\u2066 ok\n\tü✓"
+    assert visible(text, keep="\n\t") == "\\x1b[2J\\x00\\x7f\\x85\\u2066 ok\n\tü✓"
+    assert visible("a\nb\tc") == "a\\nb\\tc"
     assert visible("\ud800") == "\\ud800"
     assert visible("a\u200bb\ufeff \u2060") == "a\\u200bb\\ufeff \\u2060"
-    assert (
-        visible("\U0001f469\u200d\U0001f467") == "\U0001f469\u200d\U0001f467"
-    )  # one emoji, of two and a joiner
+    emoji = "\U0001f469\u200d\U0001f467"  # one, of two and a joiner
+    assert visible(emoji) == emoji
     assert json_line({"a": "\x9b\u202e\n✓"}) == '{"a": "\\u009b\\u202e\\n✓"}'
 
 

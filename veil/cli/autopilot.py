@@ -365,7 +365,7 @@ def status(tables: Storage, as_json: AsJson = False) -> None:
     show_table(["queue", "mode", "timeout", "last decision", "when", "why"], rows, right=["timeout"])
     for name, each in queues:
         for sentence in each.advised.values():
-            echo_err(f"{words.visible(name, keep='')}: {words.visible(sentence)}")
+            echo_err(f"{words.visible(name)}: {words.visible(sentence)}")
 
 
 @autopilot_app.command("undo", epilog="Example: veil autopilot undo orders")

@@ -87,7 +87,7 @@ def show(
         echo(f"{facts['message_id']}  {one_line(facts['body'], 60)}")
         given_up = attributes.get(REASON, {}).get("value")
         if given_up:
-            echo(visible(f"  given up: {given_up}", keep=""))
+            echo(visible(f"  given up: {given_up}"))
         attempts = [attempt for stay in stays for attempt in stay.get("Attempts", ())]
         for attempt in attempts:
             say_attempt(attempt)

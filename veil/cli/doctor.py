@@ -82,7 +82,7 @@ def doctor(as_json: AsJson = False, endpoint: Endpoint = None, region: Region = 
         if as_json:
             echo_json(each._asdict())
         else:
-            echo(f"{verdict}  {each.check.ljust(14)}  {visible(text, keep='')}")
+            echo(f"{verdict}  {each.check.ljust(14)}  {visible(text)}")
     if any(each.verdict == "fail" for each in findings):
         raise typer.Exit(1)
 

@@ -75,7 +75,7 @@ def _told(error: Exception) -> int:
     from veil.words import visible
 
     if is_told(error):
-        echo_err(f"veil: {visible(in_words(error), keep='')}")
+        echo_err(f"veil: {visible(in_words(error))}")
         return int(getattr(error, "exit_code", USAGE if isinstance(error, UnicodeEncodeError) else 1))
     # Typer carries its own copy of click in some versions and not in others, so its errors are known by their
     # shape.

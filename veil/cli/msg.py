@@ -147,8 +147,8 @@ def as_lines(message: Message) -> list[str]:
     for name, value in facts.get("attributes", {}).items():
         lines.append(f"attribute {name}:{value['type']}={value.get('value', value.get('base64'))}")
     return [
-        *(visible(line, keep="") for line in lines),
-        *(f"  {line}" for line in visible(facts["body"]).split("\n")),
+        *(visible(line) for line in lines),
+        *(f"  {line}" for line in visible(facts["body"], keep="\n\t").split("\n")),
     ]
 
 
@@ -393,7 +393,7 @@ def show(
 def say_stay(stay: Answer) -> None:
     """A message's time in one queue, attempt by attempt."""
     left = "here now" if stay.get("Until") is None else f"{_words(stay['Went'])} {iso(stay['Until'], ' ')}"
-    echo(f"{visible(stay['QueueName'], keep='')}: {_words(stay['Came'])} {iso(stay['Since'], ' ')}, {left}")
+    echo(f"{visible(stay['QueueName'])}: {_words(stay['Came'])} {iso(stay['Since'], ' ')}, {left}")
     for attempt in stay.get("Attempts", ()):
         say_attempt(attempt)
 
@@ -404,11 +404,11 @@ def say_attempt(attempt: Answer) -> None:
     held = "" if ended_at is None else f" after {(ended_at - attempt['ReceivedAt']) / 1000:g} s"
     by = f", by {attempt['Holder']}" if attempt.get("Holder") else ""
     line = f"  attempt {attempt['Attempt']} {iso(attempt['ReceivedAt'], ' ')}: {_words(attempt['Outcome'])}{held}{by}"
-    echo(visible(line, keep=""))
+    echo(visible(line))
     if attempt.get("ErrorType"):
-        echo(visible(f"    {attempt['ErrorType']}: {attempt.get('ErrorText') or ''}", keep=""))
+        echo(visible(f"    {attempt['ErrorType']}: {attempt.get('ErrorText') or ''}"))
         for each in (attempt.get("Traceback") or "").splitlines():
-            echo(visible(f"    {each}", keep=""))
+            echo(visible(f"    {each}"))
 
 
 def _words(word: str) -> str:

@@ -20,7 +20,7 @@ _LAST_FOLDED = 12
 
 def one_line(text: str, width: int) -> str:
     """The text on one line, visible, cut to the width."""
-    line = visible(text[: width + 1], keep="")
+    line = visible(text[: width + 1])
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
@@ -46,7 +46,7 @@ def echo_object(data: Mapping[str, Any], text: str, *, as_json: bool, err: bool 
     if as_json:
         echo_json(data)
     else:
-        (echo_err if err else echo)(visible(text, keep=""))
+        (echo_err if err else echo)(visible(text))
 
 
 def echo_err(text: str = "") -> None:
@@ -80,7 +80,7 @@ def has_colour(stream: TextIO) -> bool:
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
     """Rows under headings on stdout: drawn on a terminal that is wide enough, aligned text otherwise. Cells are never markup."""
-    cells = [[visible(cell, keep="") for cell in row] for row in rows]
+    cells = [[visible(cell) for cell in row] for row in rows]
     if is_terminal(sys.stdout):
         console = _terminal()
         drawn = _drawn(columns, cells, right, console.width)
@@ -178,7 +178,7 @@ def live_table(
     with Live(console=console, auto_refresh=False, screen=True) as live:
 
         def show(rows: Sequence[Sequence[str]]) -> None:
-            cells = [[visible(cell, keep="") for cell in row] for row in rows[: max(1, console.height - 4)]]
+            cells = [[visible(cell) for cell in row] for row in rows[: max(1, console.height - 4)]]
             drawn = _drawn(columns, cells, right, console.width)
             if drawn is None:  # what does not fit is cut off at the right
                 drawn = Text("\n".join(_aligned(columns, cells, right)), no_wrap=True, overflow="ellipsis")

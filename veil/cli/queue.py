@@ -338,7 +338,7 @@ def show(client: BlockingClient, name: QueueName, as_json: AsJson = False) -> No
     lines += [(f"tag {key}", value) for key, value in tags.items()]
     width = max(len(key) for key, _ in lines)
     for key, value in lines:
-        echo(f"{visible(key, keep='').ljust(width)}  {visible(value, keep='')}")
+        echo(f"{visible(key).ljust(width)}  {visible(value)}")
 
 
 class SettingChange(NamedTuple):
@@ -424,11 +424,11 @@ def _show_difference(name: str, found: list[SettingChange], *, as_json: bool) ->
     echo_err(name)
     width = max(len(change.setting) for change in found)
     for change in found:
-        setting = visible(change.setting, keep="").ljust(width)
+        setting = visible(change.setting).ljust(width)
         if change.before is not None:
-            echo_err(f"- {setting}  {visible(change.before, keep='')}")
+            echo_err(f"- {setting}  {visible(change.before)}")
         if change.after is not None:
-            echo_err(f"+ {setting}  {visible(change.after, keep='')}")
+            echo_err(f"+ {setting}  {visible(change.after)}")
 
 
 @queue_app.command("rm", epilog="Example: veil queue rm orders --yes")

@@ -212,7 +212,7 @@ def _leave_handlers_behind(consumer: Any, failure: CommandFailed | None) -> None
     ):
         if time.monotonic() > until_s:
             if failure is not None:
-                echo_err(f"veil: {visible(str(failure), keep='')}")
+                echo_err(f"veil: {visible(str(failure))}")
             logging.shutdown()
             os._exit(failure.exit_code if failure is not None else 0)
         time.sleep(0.01)

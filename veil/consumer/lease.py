@@ -263,7 +263,5 @@ class Lease:
         for call in calls:
             try:
                 call()
-            except (
-                Exception
-            ):  # whoever notices the loss keeps a thousand other leases and must not fail for one
+            except Exception:  # whoever notices keeps a thousand other leases, and must not fail for one
                 _log.exception("lease of message %s: a callback failed", self.message_id)

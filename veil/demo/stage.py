@@ -83,12 +83,12 @@ class Stage:
 
     def note(self, text: str) -> None:
         """One fact of the act."""
-        self._print(self._styled(f"    · {visible(text, keep='')}", "2"))
+        self._print(self._styled(f"    · {visible(text)}", "2"))
 
     def show(self, command: str, answer: str | None = None) -> None:
         """A command as one would type it, and what came back; None where it prints nothing."""
         self._print(f"    {self._styled('$', '2')} {self._styled(command, '36')}")
-        for line in [] if answer is None else visible(answer).splitlines() or ["(nothing)"]:
+        for line in [] if answer is None else visible(answer, keep="\n\t").splitlines() or ["(nothing)"]:
             self._print(self._styled(f"      {line}", "2"))
 
     def claim(self, text: str, holds: bool, *, is_timed: bool = False) -> None:
@@ -100,7 +100,7 @@ class Stage:
         else:
             (self.held if holds else self.broken).append(text)
             mark = self._styled("✓", "32") if holds else self._styled("✗ NOT SO:", "1;31")
-        self._wrapped(f"    {mark} ", visible(text, keep=""))
+        self._wrapped(f"    {mark} ", visible(text))
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Callable[[str], None]]:
@@ -112,8 +112,7 @@ class Stage:
             console = Console(stderr=True, highlight=False, no_color=not self._coloured)
             with console.status(f"   {title}") as status:
                 yield lambda seen: status.update(
-                    f"   {title}, {time.monotonic() - begun_s:.0f} s"
-                    + (f": {visible(seen, keep='')}" if seen else "")
+                    f"   {title}, {time.monotonic() - begun_s:.0f} s" + (f": {visible(seen)}" if seen else "")
                 )
             return
         lines = 0

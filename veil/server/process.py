@@ -49,11 +49,6 @@ def settle_down() -> None:
 # ---- logging
 
 
-def _inert(text: str) -> str:
-    """A line is one event: what a client sent may not begin a second one, nor speak to the terminal."""
-    return visible(text, keep="")
-
-
 def configure_logging(level: str, log_format: str) -> None:
     """Send everything that is logged under `veil`, and warnings of others, to stderr in that format."""
     handler = logging.StreamHandler(sys.stderr)
@@ -74,10 +69,10 @@ class _Lines(logging.Formatter):
 
 class TextLines(_Lines):
     """Time, level, part, the process if it is given, and text; a stack trace follows, indented: what an error says may come from
-    a message, and must not pass for a line of the log."""
+    a message, and must not begin a line of the log, nor speak to the terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = _inert(record.getMessage())
+        text = visible(record.getMessage())
         message_id = getattr(record, "facts", {}).get("message_id")
         if message_id is not None and message_id not in text:
             text = f"{text}; message {message_id}"
@@ -85,7 +80,7 @@ class TextLines(_Lines):
         line = f"{iso(record.created * 1000)} {record.levelname.lower():<8} {part}: {text}"
         if not record.exc_info:
             return line
-        trace = (f"  {_inert(each)}" for each in self.formatException(record.exc_info).split("\n"))
+        trace = (f"  {visible(each)}" for each in self.formatException(record.exc_info).split("\n"))
         return "\n".join((line, *trace))
 
 

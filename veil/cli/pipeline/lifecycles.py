@@ -69,7 +69,7 @@ def lifecycles(
 
 def _tell(run: LifecyclesRun, tables: Storage, as_json: bool) -> None:
     for each in run.broken:
-        echo_err(f"veil: set aside {visible(each.name, keep='')}: {visible(each.reason, keep='')}")
+        echo_err(f"veil: set aside {visible(each.name)}: {visible(each.reason)}")
     newest = None if run.newest is None else run.newest.isoformat()
     facts = {"newest": newest, "seconds": round(run.seconds, 3), "tables": tables.uri}
     text = "nothing new"

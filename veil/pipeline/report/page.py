@@ -69,7 +69,9 @@ def _environment() -> Environment:
     def finalize(value: Any) -> Any:
         if value is None:
             return ""
-        return words.visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+        if isinstance(value, str) and not isinstance(value, Markup):
+            return words.visible(value, keep="\n\t")
+        return value
 
     environment = Environment(
         loader=PackageLoader("veil.pipeline.report"),
