@@ -35,10 +35,9 @@ _DATA_TYPE_MAX: Final = 256
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?\Z", re.ASCII)
 _NUMBER_CHARS_MAX: Final = 256
 _NUMBER_DIGITS_MAX: Final = 38
-_NUMBER_MIN, _NUMBER_MAX = (
-    Decimal("1e-128"),
-    Decimal("1e126"),
-)  # and zero; of a negative one, without its sign
+# Zero is allowed too; a negative number counts without its sign.
+_NUMBER_MIN: Final = Decimal("1e-128")
+_NUMBER_MAX: Final = Decimal("1e126")
 _LENGTH: Final = struct.Struct(">I")
 
 
