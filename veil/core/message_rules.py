@@ -151,41 +151,37 @@ def _check_attributes(attributes: Mapping[str, MessageAttribute]) -> None:
             f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum "
             f"[{ATTRIBUTES_MAX}].",
         )
-    for name, (data_type, value) in attributes.items():
-        _check_attribute_name(name)
-        kind = _DATA_TYPE.match(data_type)
-        if kind is None or len(data_type) > _DATA_TYPE_MAX or not _is_text(data_type):
-            raise errors.AttributeRefused(
-                name,
-                f"The type of message (user) attribute '{name}' is invalid. "
-                "You must use only the following supported type prefixes: Binary, Number, String.",
-            )
-        if not value or isinstance(value, bytes) != (kind[1] == "Binary"):
-            raise errors.AttributeRefused(
-                name, f"Message (user) attribute '{name}' must contain a non-empty value of type '{kind[1]}'."
-            )
-        if isinstance(value, bytes):
-            continue
-        if not _is_text(value):
-            raise errors.AttributeRefused(
-                name,
-                f"Message (user) attribute '{name}' contains characters outside the allowed set: "
-                "#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF.",
-            )
-        if kind[1] == "Number" and not _is_number(value):
-            raise errors.AttributeRefused(
-                name, f"Can't cast the value of message (user) attribute '{name}' to a number."
-            )
+    for name, attribute in attributes.items():
+        problem = _attribute_problem(name, *attribute)
+        if problem is not None:
+            raise errors.AttributeRefused(name, problem)
 
 
-def _check_attribute_name(name: str) -> None:
+def _attribute_problem(name: str, data_type: str, value: str | bytes) -> str | None:
     if not _ATTRIBUTE_NAME.match(name) or name.lower().startswith(_RESERVED_PREFIXES):
-        raise errors.AttributeRefused(
-            name,
+        return (
             f"Message (user) attribute name '{name}' is invalid. It can have 1 to {ATTRIBUTE_NAME_MAX} "
             "alphanumeric characters, hyphens, underscores and periods, must not begin with 'AWS.' or "
-            "'Amazon.', must not begin or end with a period, and must not contain consecutive periods.",
+            "'Amazon.', must not begin or end with a period, and must not contain consecutive periods."
         )
+    kind = _DATA_TYPE.match(data_type)
+    if kind is None or len(data_type) > _DATA_TYPE_MAX or not _is_text(data_type):
+        return (
+            f"The type of message (user) attribute '{name}' is invalid. "
+            "You must use only the following supported type prefixes: Binary, Number, String."
+        )
+    if not value or isinstance(value, bytes) != (kind[1] == "Binary"):
+        return f"Message (user) attribute '{name}' must contain a non-empty value of type '{kind[1]}'."
+    if isinstance(value, bytes):
+        return None
+    if not _is_text(value):
+        return (
+            f"Message (user) attribute '{name}' contains characters outside the allowed set: "
+            "#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF."
+        )
+    if kind[1] == "Number" and not _is_number(value):
+        return f"Can't cast the value of message (user) attribute '{name}' to a number."
+    return None
 
 
 def _attributes_bytes(attributes: Mapping[str, MessageAttribute]) -> int:
