@@ -40,18 +40,11 @@ EVENTS_MAX: Final = 100_000  # that wait to be written
 class AttemptsJournal:
     """Takes events from the consumer's event loop, and writes them from a thread of its own."""
 
-    def __init__(
-        self,
-        where: str,
-        queue: QueueKey,
-        *,
-        wall: Callable[[], float] = time.time,
-        interval_s: float = INTERVAL_S,
-    ) -> None:
+    def __init__(self, where: str, queue: QueueKey, *, wall: Callable[[], float] = time.time) -> None:
         from veil.journal.storage import Storage
 
         self._place: Storage = Storage.at(where)
-        self._queue, self._wall, self._interval_s = queue, wall, interval_s
+        self._queue, self._wall = queue, wall
         self._journal_id = f"c{secrets.token_hex(8)}"
         self._lock = threading.Lock()
         self._events: list[tuple[object, ...]] = []
@@ -96,7 +89,7 @@ class AttemptsJournal:
         """Write what is left."""
         self._ended.set()
         if self._thread.is_alive():
-            self._thread.join(self._interval_s)
+            self._thread.join(INTERVAL_S)
 
     def _now_ms(self) -> int:
         return round(self._wall() * 1000)
@@ -129,7 +122,7 @@ class AttemptsJournal:
     def _write_now_and_then(self) -> None:
         is_last = False
         while not is_last:
-            is_last = self._ended.wait(self._interval_s)
+            is_last = self._ended.wait(INTERVAL_S)
             try:
                 self._write()
             except Exception as problem:  # whatever a file system can think of; the consumer goes on

@@ -218,13 +218,12 @@ class FailurePolicy:
     """Chooses the outcome of a failure: one for all, one for each class of exception, or by a function.
 
     Of the classes given, the most specific one that the exception is of wins. What no class covers, and what a
-    function itself fails on, falls to `otherwise`.
+    function itself fails on, is tried again by DEFAULT_BACKOFF.
     """
 
-    def __init__(self, spec: FailureSpec | None = None, *, otherwise: Outcome = DEFAULT_BACKOFF) -> None:
+    def __init__(self, spec: FailureSpec | None = None) -> None:
         _check_spec(spec)
-        self._spec = otherwise if spec is None else spec
-        self._otherwise = otherwise
+        self._spec = DEFAULT_BACKOFF if spec is None else spec
 
     def decide(self, error: BaseException, message: Message) -> Outcome:
         """The outcome for a message whose handler raised this."""
@@ -247,18 +246,18 @@ class FailurePolicy:
             for kind in type(error).__mro__:
                 if kind in spec:
                     return spec[kind]
-            return self._otherwise
+            return DEFAULT_BACKOFF
         try:
             outcome: object = spec(error, message)
         except Exception:
             _log.exception("the failure policy itself failed", extra={"facts": message.facts})
-            return self._otherwise
+            return DEFAULT_BACKOFF
         if isinstance(outcome, Outcome):
             return outcome
         _log.error(
             "the failure policy returned %r, expected an Outcome", outcome, extra={"facts": message.facts}
         )
-        return self._otherwise
+        return DEFAULT_BACKOFF
 
 
 def _only_one(error: BaseException, spec: FailureSpec) -> BaseException:

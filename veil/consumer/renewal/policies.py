@@ -96,7 +96,7 @@ class RenewalPolicy:
             )
 
 
-def seconds(name: str, value: Duration, *, least_s: float = 0.0, most_s: float = LIFETIME_S) -> float:
+def seconds(name: str, value: Duration, *, least_s: float = 0.0) -> float:
     """A length given as timedelta or as seconds, in seconds; refused outside the range."""
     if isinstance(value, timedelta):
         length_s = value.total_seconds()
@@ -104,14 +104,14 @@ def seconds(name: str, value: Duration, *, least_s: float = 0.0, most_s: float =
         length_s = float(value)
     else:
         raise RenewalRefused(name, repr(value), "a timedelta, or seconds as a number")
-    if not (least_s <= length_s <= most_s):  # a NaN is outside of everything
-        raise RenewalRefused(name, _shown(value), f"{least_s:g} s to {most_s:g} s")
+    if not (least_s <= length_s <= LIFETIME_S):  # a NaN is outside of everything
+        raise RenewalRefused(name, _shown(value), f"{least_s:g} s to {LIFETIME_S:g} s")
     return length_s
 
 
-def whole_seconds(name: str, value: Duration, *, least_s: int = 1, most_s: int = LIFETIME_S) -> int:
+def whole_seconds(name: str, value: Duration, *, least_s: int = 1) -> int:
     """The same where the service counts in whole seconds."""
-    length_s = seconds(name, value, least_s=least_s, most_s=most_s)
+    length_s = seconds(name, value, least_s=least_s)
     if length_s != math.floor(length_s):
         raise RenewalRefused(name, _shown(value), "whole seconds, as the service counts")
     return int(length_s)

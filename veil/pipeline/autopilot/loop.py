@@ -293,7 +293,8 @@ class Autopilot:
             self.state = replace(self.state, lost_events=health.lost_events)
             # What came before has holes; fewer than there were: the server counts anew.
             if health.lost_events:
-                self._forget(now_ms)
+                for name, state in self.state.queues.items():
+                    self._put(name, replace(state, memory_ms=now_ms, watch=None))
                 return f"the server could not record {health.lost_events:,.0f} events: its journal was full"
         if health is not None and health.waiting_s * 1000 > STALE_MS:
             return "the server's journal is behind"
@@ -301,10 +302,6 @@ class Autopilot:
             goals = {self._work(name): goal_of(policy) for name, policy in policies.items()}
             self._findings, self._found_ms = self.find_all(goals), now_ms
         return None
-
-    def _forget(self, now_ms: int) -> None:
-        for name, state in self.state.queues.items():
-            self._put(name, replace(state, memory_ms=now_ms, watch=None))
 
     # ---- whose queues
 
