@@ -7,7 +7,8 @@ Each contender empties a queue of the same length on the same `veil serve`, in t
 Veil's consumer, and the source by SQS's calls (sqs) and by Veil's own with 1, 2 and 4 partitions (veil-1 …), into a sink that
 drops the rows. Rates count from when a tenth of the messages is out of the queue until the last one is; Spark is up by then,
 and has emptied a queue each way before anything counts.
-A look every 0.2 s tells the end: give `--messages 400000` to compare what takes less than some seconds with 60,000.
+A look every 0.2 s tells the end: give more `--messages` to compare what takes less than some seconds. Fewer than a few batches of
+them tell little.
 On a machine that others use too, look at the CPU a row (server, JVM and every Python together) rather than at the rates.
 `--profile` shows where the time of the source's own code goes: the driver's for sqs, an executor's for veil.
 """
@@ -38,6 +39,7 @@ from bench.contenders import running, scratch, veil_command
 from bench.load import process_cpu_s
 from bench.processes import HOST, await_rest, free_port
 from veil.pipeline.queues import QueueAddress, QueueClient
+from veil.pipeline.source.options import BATCH_ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -314,9 +316,14 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--messages", type=int, default=60_000, help="in the queue of each trial (60000)")
+    parser.add_argument("--messages", type=int, default=200_000, help="in the queue of each trial (200000)")
     parser.add_argument("--rounds", type=int, default=3, help="the table shows their median (3)")
-    parser.add_argument("--batch", type=int, default=10_000, help="messages of a micro-batch (10000)")
+    parser.add_argument(
+        "--batch",
+        type=int,
+        default=BATCH_ROWS,
+        help=f"messages of a micro-batch (the source's own, {BATCH_ROWS})",
+    )
     parser.add_argument("--contenders", nargs="+", choices=NAMES, default=list(NAMES), metavar="NAME")
     parser.add_argument("--profile", choices=("sqs", "veil"), help="profile one way instead")
     parser.add_argument("--out", type=Path, default=BUILD / "spark_source.json", metavar="FILE")

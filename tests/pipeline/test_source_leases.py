@@ -261,7 +261,7 @@ def test_what_a_finished_batch_gave_is_not_given_again_by_the_next(
         assert len(rows_of(stream, at, end, spark)) == 20
         end_windows(server, "given", end, place)
         with QueueClient(QueueAddress("given", server.endpoint_url, server.region)) as rival:
-            got = rival.receive(20, seconds=10, visibility_s=60)
+            got = rival.receive(20, bytes_max=1 << 20, seconds=10, visibility_s=60)
             assert len(got) == 20
             rival.extend([message.receipt for message in got], 0)
         # Its receipts are good for nothing now, so to acknowledge does not help: the next receive finds them all.

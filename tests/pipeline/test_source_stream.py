@@ -28,6 +28,7 @@ from tests.pipeline.source_kit import (
     streams,
 )
 from veil.pipeline import register
+from veil.pipeline.queues import CALLS_AT_ONCE
 from veil.pipeline.source.columns import schema_of
 from veil.pipeline.source.options import SourceOptions
 from veil.pipeline.source.readers import QueueStreamReader
@@ -239,6 +240,25 @@ def test_a_part_that_found_the_end_of_the_queue_is_the_same_when_it_is_read_agai
         assert given() == Counter(ids)
         stream.acknowledge(end)
     assert left(server, queue) == (5_000, 0)
+
+
+def test_a_batch_that_the_driver_receives_ends_at_its_bytes(
+    spark: SparkSession, server: VeilServer, place: Place, monkeypatch: pytest.MonkeyPatch
+):
+    """What the driver has in memory at a time does not grow with the messages; what is left comes with the next batch."""
+    monkeypatch.setattr("veil.pipeline.source.segments.BATCH_BYTES", 2_000)
+    ids = fill(server, "large", ["m" * 100] * 300)
+    at: Offset = {"epoch": "large", "n": 0, "by": "sqs"}
+    given: list[str] = []
+    with streams(spark, server, "large", place, protocol="sqs") as opened:
+        stream = opened(at)
+        while (end := stream.next_offset(at, 1_000)) != at:
+            rows = rows_of(stream, at, end, spark)
+            # Calls that were under way when it was enough bring ten each.
+            assert len(rows) <= 20 + CALLS_AT_ONCE * 10
+            given += [row["message_id"] for row in rows]
+            at = end
+    assert Counter(given) == Counter(ids)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -168,10 +168,10 @@ class QueueClient(ServiceClient):
     # ---- messages, by tens
 
     def receive(
-        self, count: int, *, seconds: float, visibility_s: int | None = None, wait_s: int = 0
+        self, count: int, *, bytes_max: int, seconds: float, visibility_s: int | None = None, wait_s: int = 0
     ) -> list[RawMessage]:
-        """Up to `count` messages, until the queue gives none or the time for it is over."""
-        return self._loop.run(self._receive(count, seconds, visibility_s, wait_s))
+        """Up to `count` messages, until the queue gives none, they are so many bytes, or the time for it is over."""
+        return self._loop.run(self._receive(count, bytes_max, seconds, visibility_s, wait_s))
 
     def delete(self, receipts: Sequence[str], *, retry_s: float = RETRY_S) -> list[ApiError | None]:
         """Delete by receipt; what failed is said in its place."""
@@ -286,21 +286,22 @@ class QueueClient(ServiceClient):
     # ---- within
 
     async def _receive(
-        self, count: int, seconds: float, visibility_s: int | None, wait_s: int
+        self, count: int, bytes_max: int, seconds: float, visibility_s: int | None, wait_s: int
     ) -> list[RawMessage]:
         until_s = time.monotonic() + seconds
         # The first call may wait for a message; while nothing comes, more calls would only wait beside it.
         found = await self._receive_once(min(BATCH_MAX, count), visibility_s, wait_s)
-        wanted, empty = count - len(found), not found
+        wanted, empty, bytes_left = count - len(found), not found, bytes_max - _bytes_of(found)
 
         async def work() -> None:
-            nonlocal wanted, empty
-            while wanted > 0 and not empty and time.monotonic() < until_s:
+            nonlocal wanted, empty, bytes_left
+            while wanted > 0 and bytes_left > 0 and not empty and time.monotonic() < until_s:
                 asked = min(BATCH_MAX, wanted)
                 wanted -= asked
                 got = await self._receive_once(asked, visibility_s, 0)
                 found.extend(got)
                 wanted += asked - len(got)
+                bytes_left -= _bytes_of(got)
                 empty = empty or not got
 
         await asyncio.gather(*(work() for _ in range(min(CALLS_AT_ONCE, -(-wanted // BATCH_MAX)))))
@@ -310,6 +311,14 @@ class QueueClient(ServiceClient):
         return await retried(
             lambda: self._client.receive(self.url, count=count, wait_s=wait_s, visibility_s=visibility_s)
         )
+
+
+def _bytes_of(messages: Sequence[RawMessage]) -> int:
+    """About what it takes to hold them: their bodies and their attributes."""
+    attributes = [value for message in messages for value in message.attributes.values()]
+    return sum(len(message.body) for message in messages) + sum(
+        len(value.string_value or value.binary_value or "") for value in attributes
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -367,7 +367,7 @@ class LiveAttempts:
         """All that the stream holds got a new deadline, so many seconds from now."""
         now_ms = self._clock.now_ms()
         self._seen(caller, now_ms)
-        for claim in {claim for _, claim in self._of_stream(queue, stream)}:
+        for claim, _ in self._of_stream(queue, stream):
             claim.renewals, claim.set_at_ms = claim.renewals + 1, now_ms
             claim.deadline_ms = now_ms + visibility_s * 1000
             if claim.changes is not None:
@@ -376,15 +376,16 @@ class LiveAttempts:
 
     def stream_completed(self, queue: Queue, stream: str, up_to_batch: int, caller: Caller) -> None:
         """What the stream held up to that batch was deleted."""
-        held = self._of_stream(queue, stream)
-        seqs = [seq for seq, claim in held if claim.hold is not None and claim.hold.batch <= up_to_batch]
+        claims = [claim for claim, batch in self._of_stream(queue, stream) if batch <= up_to_batch]
+        seqs = [seq for claim in claims for seq in claim.message_ids if self._leases.get(seq) is claim]
         self.ended(queue, seqs, AttemptOutcome.COMPLETED, caller)
 
-    def _of_stream(self, queue: Queue, stream: str) -> list[tuple[int, Claim]]:
+    def _of_stream(self, queue: Queue, stream: str) -> list[tuple[Claim, int]]:
+        """The claims of the stream that hold something still, and their batches."""
         # A look at every lease takes some milliseconds for a hundred thousand, and a stream asks for it once a batch.
         return [
-            (seq, claim)
-            for seq, claim in self._leases.items()
+            (claim, claim.hold.batch)
+            for claim in dict.fromkeys(self._leases.values())
             if claim.hold is not None and claim.hold.stream == stream and claim.queue.id == queue.id
         ]
 

@@ -12,6 +12,9 @@ from veil.journal.storage import Storage
 from veil.pipeline.options import OptionError, OptionValues
 from veil.pipeline.queues import QueueAddress
 
+# So many that what Spark does for each batch, whatever its size, is a small part; two of them are within the limit of messages in
+# flight, as one is deleted while the next is received. No more than waits is taken, so a trickle does not wait for the rest.
+BATCH_ROWS: Final = 50_000
 AUTO, SQS, VEIL = "auto", "sqs", "veil"
 DRAIN, BROWSE = "drain", "browse"
 # A receive round must be short against the timeout: what came first has to be sealed long before its window ends.
@@ -50,7 +53,7 @@ class SourceOptions:
             address=QueueAddress(
                 queue or "", values.text("endpoint"), values.text("region"), values.text("profile")
             ),
-            messages_max=values.whole("maxMessagesPerTrigger", 10_000, 1, IN_FLIGHT_MAX),
+            messages_max=values.whole("maxMessagesPerTrigger", BATCH_ROWS, 1, IN_FLIGHT_MAX),
             partitions=values.whole("partitions", 2, 1, 10_000),
             visibility_s=values.whole("visibilityTimeout", None, _VISIBILITY_S_MIN, VISIBILITY_MAX_S),
             receive_s=values.number("receiveTime", None, 0.1, 3600),

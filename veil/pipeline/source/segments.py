@@ -212,6 +212,7 @@ def is_lost(failed: ApiError | None) -> bool:
     return failed is not None and failed.failure in (Failure.LOST, Failure.CAPPED, Failure.REFUSED)
 
 
+BATCH_BYTES: Final = 64 << 20  # what the driver has in memory until it is sealed; then the batch ends
 # A message whose window is half over before it could be sealed is left to come back: sealing it would be a gamble.
 _TOO_OLD: Final = 2
 
@@ -350,7 +351,11 @@ class SealedStream(Stream):
         """Receive and seal; the name of the segment, None where nothing was there."""
         asked_at_s, asked_at_ms = time.monotonic(), int(time.time() * 1000)
         received = self._client.receive(
-            wanted, seconds=self._receive_s, visibility_s=self._window_s, wait_s=LONGEST_POLL_S
+            wanted,
+            bytes_max=BATCH_BYTES,
+            seconds=self._receive_s,
+            visibility_s=self._window_s,
+            wait_s=LONGEST_POLL_S,
         )
         messages = self._surely_held(self._not_given(received, given))
         if not messages:

@@ -45,7 +45,7 @@ AVAILABLE: Final = "available"
 
 
 # So many order keys are parameters of a statement; a few widths, so that each statement is prepared once.
-_WIDTHS: Final = (1, 10, 30, 100, 300, 1_000)
+_WIDTHS: Final = (1, 10, 30, 100, 300, 500, 1_000)
 
 
 @lru_cache(maxsize=64)

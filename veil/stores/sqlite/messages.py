@@ -182,8 +182,8 @@ def take(
         candidates = _fifo_order(db, state, budget.count)
     elif target is None and not state.has_groups and not state.ranked:
         # By far the most common queue: its first messages are what is taken, read as far as there is room for them.
-        if visibility_s and budget.bytes_left is None:
-            return _take_first(db, state, budget.count, visibility_s, now_ms, caller)
+        if visibility_s:
+            return _take_first(db, state, budget, visibility_s, now_ms, caller)
         candidates = map(to_message, db.execute(Q.visible_alone, (queue.id, 0, budget.count)))
     else:
         candidates = _standard_order(db, state, min(budget.count, budget.page_max))
@@ -204,12 +204,19 @@ def take(
 
 
 def _take_first(
-    db: Database, state: CachedQueue, count: int, visibility_s: int, now_ms: int, caller: Caller
+    db: Database,
+    state: CachedQueue,
+    budget: decide.ReceiveBudget,
+    visibility_s: int,
+    now_ms: int,
+    caller: Caller,
 ) -> list[StoredMessage]:
     """The shortcut `first_as_received` of queries.sql."""
     queue, deadline_ms, wall_ms = state.queue, now_ms + visibility_s * SECOND_MS, db.clock.wall_ms()
     opened, retention_s = (deadline_ms, now_ms, wall_ms), queue.settings.retention_s
-    messages = [to_message(row) for row in db.execute(Q.first_as_received, (*opened, queue.id, count))]
+    found = map(to_message, db.execute(Q.first_as_received, (*opened, queue.id, budget.count)))
+    # Ten are all taken, without a look at their sizes.
+    messages = list(found) if budget.bytes_left is None else budget.choose(found)[0]
     if messages:
         seqs = [message.seq for message in messages]
         db.execute_for(Q.open_leases, (*opened, retention_s * SECOND_MS), seqs)

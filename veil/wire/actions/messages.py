@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from operator import attrgetter
 from typing import Final, TypeVar
 
 from veil.core import errors, limits
@@ -321,23 +322,19 @@ def _failed(call: Call, entry_id: str, error: VeilError) -> shapes.FailedEntry:
 
 # ---- received messages
 
-_SystemAttribute = Callable[[StoredMessage, bool], str | None]
-
-
-def _millis(instant_ms: int | None) -> str | None:
-    return None if instant_ms is None else str(instant_ms)
-
-
-SYSTEM_ATTRIBUTES: Final[dict[str, _SystemAttribute]] = {
-    "SenderId": lambda message, fifo: message.sender or None,
-    "SentTimestamp": lambda message, fifo: str(message.sent_wall_ms),
-    "ApproximateReceiveCount": lambda message, fifo: str(message.receive_count),
-    "ApproximateFirstReceiveTimestamp": lambda message, fifo: _millis(message.first_received_wall_ms),
-    "AWSTraceHeader": lambda message, fifo: message.trace_header,
-    "MessageGroupId": lambda message, fifo: message.group,
-    "MessageDeduplicationId": lambda message, fifo: message.deduplication_id,
-    "SequenceNumber": lambda message, fifo: sequence_text(message.seq) if fifo else None,
-    "DeadLetterQueueSourceArn": lambda message, fifo: message.dead_letter_source,
+_SEQUENCE_NUMBER: Final = "SequenceNumber"  # on FIFO queues alone
+SYSTEM_ATTRIBUTES: Final[dict[str, Callable[[StoredMessage], str | None]]] = {
+    "SenderId": lambda message: message.sender or None,
+    "SentTimestamp": lambda message: str(message.sent_wall_ms),
+    "ApproximateReceiveCount": lambda message: str(message.receive_count),
+    "ApproximateFirstReceiveTimestamp": lambda message: (
+        None if message.first_received_wall_ms is None else str(message.first_received_wall_ms)
+    ),
+    "AWSTraceHeader": attrgetter("trace_header"),
+    "MessageGroupId": attrgetter("group"),
+    "MessageDeduplicationId": attrgetter("deduplication_id"),
+    _SEQUENCE_NUMBER: lambda message: sequence_text(message.seq),
+    "DeadLetterQueueSourceArn": attrgetter("dead_letter_source"),
 }
 _EVERY: Final = tuple(SYSTEM_ATTRIBUTES)
 
@@ -391,7 +388,7 @@ def system_attributes(message: StoredMessage, fifo: bool, names: tuple[str, ...]
     """Those of the system attributes that the message has."""
     found: dict[str, str] = {}
     for name in names:
-        value = SYSTEM_ATTRIBUTES[name](message, fifo)
+        value = SYSTEM_ATTRIBUTES[name](message) if fifo or name != _SEQUENCE_NUMBER else None
         if value is not None:
             found[name] = value
     return found
@@ -400,7 +397,9 @@ def system_attributes(message: StoredMessage, fifo: bool, names: tuple[str, ...]
 def in_columns(messages: Sequence[StoredMessage], fifo: bool) -> shapes.MessageColumns:
     """The messages for a reader of thousands, with everything but receipts and digests: a hold needs neither."""
     system = {
-        name: [value(message, fifo) for message in messages] for name, value in SYSTEM_ATTRIBUTES.items()
+        name: list(map(value, messages))
+        for name, value in SYSTEM_ATTRIBUTES.items()
+        if fifo or name != _SEQUENCE_NUMBER
     }
     shown = shapes.MessageColumns(
         [message.message_id for message in messages],
