@@ -291,7 +291,7 @@ async def edit(visit: Visit) -> Response:
     attributes = _attributes(letter, rows)
     deduplication_id = message.message_id if target.settings.fifo else None
     draft = Draft(body, attributes, group=message.group, deduplication_id=deduplication_id)
-    commands = send_commands(visit.endpoint_url, target, [draft])
+    commands = send_commands(visit, target, [draft])
 
     async def make() -> ChangeResult:
         marked = has_room_for_mark(message) and len(attributes) < 10

@@ -233,7 +233,7 @@ def _change(visit: Visit, queue: Queue, drafts: Sequence[Draft], lines: str | No
     if lines is not None and not visit.form.checked("messages"):
         carried.append(("messages", lines))
     count = plural(len(drafts), "message")
-    commands = send_commands(visit.endpoint_url, queue, drafts)
+    commands = send_commands(visit, queue, drafts)
     return Change(
         visit,
         action="send message" if lines is None else "send messages",
