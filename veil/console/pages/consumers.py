@@ -7,9 +7,9 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from veil.console.visit import Visit
-from veil.console.web import NotFound, link, page, view
+from veil.console.web import NotFound, page, view
 from veil.core.attempt import AttemptOutcome
-from veil.service.attempts import CONSUMERS_MAX, EndedAttempt, KnownConsumer, KnownHolder
+from veil.service.attempts import CONSUMERS_MAX, KnownConsumer
 from veil.wire.exchange import Response
 
 PAGE_ROWS: Final = 100
@@ -36,7 +36,6 @@ async def consumer_page(visit: Visit) -> Response:
         ],
         held=[row for row in attempts.held_by(found) if row.queue.key.account == account],
         ended=[row for row in reversed(found.recent) if row.queue.key.account == account],
-        address=_message_address,
     )
 
 
@@ -44,10 +43,6 @@ def _mark(consumer: KnownConsumer) -> str:
     """Names the consumer in addresses: the same after a restart of the server."""
     caller = "\0".join(each or "" for each in consumer.caller).encode("utf-8", "surrogatepass")
     return blake2b(caller, digest_size=8).hexdigest()
-
-
-def _message_address(row: KnownHolder | EndedAttempt) -> str:
-    return link("queues", row.queue.key.region, row.queue.name, "messages", str(row.seq))
 
 
 @view("/consumers", "consumers.html", title="Consumers", live_parts={"consumer-rows": "consumers_rows.html"})
