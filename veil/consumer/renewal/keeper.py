@@ -405,11 +405,9 @@ class KeeperThread(LeaseKeeper):
         api_factory: Callable[[], RenewalApi],
         policy: RenewalPolicy,
         *,
-        monotonic: Callable[[], float] = steady_s,
         events: KeeperEvents | None = None,
-        random: Random | None = None,
     ) -> None:
-        super().__init__(None, policy, monotonic=monotonic, events=events, random=random)
+        super().__init__(None, policy, events=events)
         self._api_factory = api_factory
         self._stop = asyncio.Event()
         self._runs_in: threading.Thread | None = None
