@@ -104,18 +104,16 @@ def queue_command(visit: Visit, operation: str, queue: Queue, **parameters: Any)
     return aws_command(operation, visit.endpoint_url, queue.key.region, {"QueueUrl": url, **parameters})
 
 
-def send_commands(endpoint_url: str, queue: Queue, drafts: Sequence[Draft]) -> list[str]:
+def send_commands(visit: Visit, queue: Queue, drafts: Sequence[Draft]) -> list[str]:
     """One message as it is, of several the first batch; none where that would be too long to paste."""
-    url, region = queue_url(endpoint_url, queue), queue.key.region
     batch = drafts[:BATCH_ENTRIES_MAX]
     if sum(map(size_bytes, batch)) > COMMAND_BYTES_MAX:
         return []
     entries = [_entry(draft) for draft in batch]
     if len(drafts) == 1:
-        return [aws_command("send-message", endpoint_url, region, {"QueueUrl": url, **entries[0]})]
+        return [queue_command(visit, "send-message", queue, **entries[0])]
     numbered = [{"Id": str(number), **entry} for number, entry in enumerate(entries, 1)]
-    parameters = {"QueueUrl": url, "Entries": numbered}
-    return [aws_command("send-message-batch", endpoint_url, region, parameters)]
+    return [queue_command(visit, "send-message-batch", queue, Entries=numbered)]
 
 
 def _entry(draft: Draft) -> dict[str, Any]:

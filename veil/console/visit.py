@@ -86,6 +86,7 @@ class Visit:
         self.parts = parts  # of the path, as the route names them
         self.query = query
         self.form = form  # empty unless it is a POST
+        self.problems: dict[str, str] = {}  # what is wrong with the form that was sent, by field
         self.notice: str | None = None
         self.is_live = False  # it draws a stream, for all who look
         self.time_slice = TimeSlice(console.service.time_slices)
@@ -184,9 +185,8 @@ class Visit:
 
     async def page(self, template: str, *, title: str, status: int = 0, **values: Any) -> Response:
         """A page; one that says what is wrong with a form is a 422, unless a status is given."""
-        is_wrong = values.get("problem") or values.get("problems")
-        status = status or (422 if is_wrong else 200)
-        return html(await self.fragment(template, title=title, **values), status)
+        text = await self.fragment(template, title=title, problems=self.problems, **values)
+        return html(text, status or (422 if self.problems else 200))
 
     async def fragment(self, template: str, **values: Any) -> str:
         """A piece of a page, for a live stream."""

@@ -8,7 +8,6 @@ from codecs import iterdecode
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 
@@ -282,8 +281,7 @@ class Role(IntEnum):
 ROOT = "/console"
 
 ViewValues = Callable[["Visit"], Awaitable[Mapping[str, Any]]]
-H = TypeVar("H", bound=Callable[..., Awaitable[Any]])
-NO_PROBLEMS: Mapping[str, str] = MappingProxyType({})
+H = TypeVar("H", bound=Callable[["Visit"], Awaitable[Any]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,9 +306,27 @@ def page(path: str, *, needs: Role | None = Role.VIEWER) -> Callable[[H], H]:
     return _added("GET", path, needs)
 
 
-def change(path: str, *, needs: Role | None) -> Callable[[H], H]:
-    """What answers a POST of the path: its token and the visitor's role have been checked."""
-    return _added("POST", path, needs)
+def change(
+    path: str, *, needs: Role | None, form: Callable[[Visit], Awaitable[Response]] | None = None
+) -> Callable[[H], H]:
+    """What answers a POST of the path: its token and the visitor's role have been checked. Where it raises FormRefused, the page
+    `form` is shown again, with what is wrong."""
+
+    def put(handler: H) -> H:
+        async def checked(visit: Visit) -> Response:
+            try:
+                answer: Response = await handler(visit)
+            except FormRefused as refusal:
+                if form is None:
+                    raise
+                visit.problems = {refusal.field: refusal.sentence}
+                answer = await form(visit)
+            return answer
+
+        _added("POST", path, needs)(checked)
+        return handler
+
+    return put
 
 
 def live(path: str, *, needs: Role = Role.VIEWER) -> Callable[[H], H]:

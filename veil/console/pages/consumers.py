@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from veil.console.visit import Visit
-from veil.console.web import NotFound, page, queue_link, view
+from veil.console.web import NotFound, page, view
 from veil.core.attempt import AttemptOutcome
 from veil.service.attempts import CONSUMERS_MAX, KnownConsumer
 from veil.wire.exchange import Response
@@ -36,7 +36,6 @@ async def consumer_page(visit: Visit) -> Response:
         ],
         held=[row for row in attempts.held_by(found) if row.queue.key.account == account],
         ended=[row for row in reversed(found.recent) if row.queue.key.account == account],
-        address=lambda row: queue_link(row.queue.key, "messages", str(row.seq)),
     )
 
 

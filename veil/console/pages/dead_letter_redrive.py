@@ -21,11 +21,11 @@ from veil.console.messages import PAGE_ROWS, chosen_of, cut
 from veil.console.pages.dead_letters import LetterSelection, letter_groups, letters_page, read_selection
 from veil.console.pages.queue_messages import offer_deletion
 from veil.console.visit import Visit
-from veil.console.web import FormRefused, NotFound, NumberField, Role, change, page, queue_link
+from veil.console.web import Form, FormRefused, NotFound, NumberField, Role, change, page, queue_link
 from veil.core.errors import ArnRefused, VeilError
 from veil.core.lease import State
 from veil.core.limits import MOVE_RATE_MAX
-from veil.core.message import MessageAttribute
+from veil.core.message import MessageAttribute, StoredMessage
 from veil.core.message_rules import Draft
 from veil.core.queue import Queue, QueueKey, parse_arn
 from veil.core.text import seq_number
@@ -49,33 +49,25 @@ _NEW: Final = "Each becomes a new message with a receive count of zero. An attri
 _NO_AWS_COMMAND: Final = "There is no aws command for this: SQS can only move a whole queue."
 
 
-@change("/dead-letters/{region}/{name}/redrive", needs=Role.OPERATOR)
+@change("/dead-letters/{region}/{name}/redrive", needs=Role.OPERATOR, form=letters_page)
 async def redrive_dead_letters(visit: Visit) -> Response:
     """Show what would be moved, then move it."""
     queue = await visit.queue()
     selection = read_selection(visit.form)
-    try:
-        destination = await read_destination(visit, queue, visit.form.text("to"))
-        rate_per_s = _RATE.read_optional(visit.form)
-        if visit.form.text("what") != "ticked":
-            return await _offer_matching(visit, queue, selection, destination, rate_per_s)
-        chosen = _ticked(
-            visit, "No messages are selected. Select those to redrive, or redrive all that match."
-        )
-    except FormRefused as refusal:
-        return await letters_page(visit, {refusal.field: refusal.sentence})
+    destination = await read_destination(visit, queue, visit.form.text("to"))
+    rate_per_s = _RATE.read_optional(visit.form)
+    if visit.form.text("what") != "ticked":
+        return await _offer_matching(visit, queue, selection, destination, rate_per_s)
+    chosen = _ticked(visit, "No messages are selected. Select those to redrive, or redrive all that match.")
     return await _offer_ticked(visit, queue, selection, chosen, destination)
 
 
-@change("/dead-letters/{region}/{name}/delete", needs=Role.OPERATOR)
+@change("/dead-letters/{region}/{name}/delete", needs=Role.OPERATOR, form=letters_page)
 async def delete_dead_letters(visit: Visit) -> Response:
     """Show which of the ticked messages would be deleted, then delete them."""
     queue = await visit.queue()
     selection = read_selection(visit.form)
-    try:
-        chosen = _ticked(visit, "No messages are selected. Select those to delete.")
-    except FormRefused as refusal:
-        return await letters_page(visit, {refusal.field: refusal.sentence})
+    chosen = _ticked(visit, "No messages are selected. Select those to delete.")
     return await offer_deletion(visit, queue, chosen, selection.address(queue))
 
 
@@ -256,45 +248,50 @@ AttributeRow = tuple[str, str, str]  # name, data type and value
 
 @page("/dead-letters/{region}/{name}/{seq}/edit", needs=Role.OPERATOR)
 async def edit_page(visit: Visit) -> Response:
+    """The form; with what is wrong with what was filled in, after a try."""
     queue = await visit.queue()
     letter = await _letter(visit, queue)
-    rows = [
-        (name, each.data_type, str(each.value))
-        for name, each in (letter.message.attributes or {}).items()
-        if _is_editable(name, each)
-    ]
-    return await _form(visit, queue, letter, letter.message.body, rows, {})
+    attributes = letter.message.attributes or {}
+    body, rows = (
+        letter.message.body,
+        [
+            (name, each.data_type, str(each.value))
+            for name, each in attributes.items()
+            if _is_editable(name, each)
+        ],
+    )
+    if visit.request.method == "POST":
+        body, rows = _filled_in(visit.form, letter.message)
+    return await visit.page(
+        "dead_letter_edit.html",
+        title="Edit and resend",
+        queue=queue,
+        letter=letter,
+        body=body,
+        rows=[*rows, *[("", "String", "")] * _EMPTY_ROWS],
+        kept=[name for name, each in attributes.items() if not _is_editable(name, each)],
+        to=visit.form.text("to"),
+        address=LetterSelection().address(queue),
+    )
 
 
-@change("/dead-letters/{region}/{name}/{seq}/edit", needs=Role.OPERATOR)
+@change("/dead-letters/{region}/{name}/{seq}/edit", needs=Role.OPERATOR, form=edit_page)
 async def edit(visit: Visit) -> Response:
     """Show what would be changed, then send it."""
     queue = await visit.queue()
     letter = await _letter(visit, queue)
-    message, form = letter.message, visit.form
-    columns = (form.all(f"attribute_{column}") for column in ("name", "type", "value"))
-    rows = [
-        (name.strip(), data_type.strip(), value)
-        for name, data_type, value in zip(*columns, strict=False)
-        if name.strip()
-    ]
-    body = form.raw("body")
-    if body == message.body.replace("\r\n", "\n"):
-        body = message.body  # browsers change line breaks; that is no edit
-    try:
-        destination = await read_destination(visit, queue, form.text("to")) or letter.source
-        if destination is None:
-            raise FormRefused("to", _SOURCE_UNKNOWN)
-        target = await visit.service.store.find_queue(destination)
-        if target is None:
-            gone = f"{destination.name[:100]!r}: this queue no longer exists; name another"
-            raise FormRefused("to", gone)
-    except FormRefused as refusal:
-        return await _form(visit, queue, letter, body, rows, {refusal.field: refusal.sentence})
+    message = letter.message
+    body, rows = _filled_in(visit.form, message)
+    destination = await read_destination(visit, queue, visit.form.text("to")) or letter.source
+    if destination is None:
+        raise FormRefused("to", _SOURCE_UNKNOWN)
+    target = await visit.service.store.find_queue(destination)
+    if target is None:
+        raise FormRefused("to", f"{destination.name[:100]!r}: this queue no longer exists; name another")
     attributes = _attributes(letter, rows)
     deduplication_id = message.message_id if target.settings.fifo else None
     draft = Draft(body, attributes, group=message.group, deduplication_id=deduplication_id)
-    commands = send_commands(visit.endpoint_url, target, [draft])
+    commands = send_commands(visit, target, [draft])
 
     async def make() -> ChangeResult:
         marked = has_room_for_mark(message) and len(attributes) < 10
@@ -336,6 +333,19 @@ async def _letter(visit: Visit, queue: Queue) -> Letter:
     return read_letter(queue, found)
 
 
+def _filled_in(form: Form, message: StoredMessage) -> tuple[str, list[AttributeRow]]:
+    columns = (form.all(f"attribute_{column}") for column in ("name", "type", "value"))
+    rows = [
+        (name.strip(), data_type.strip(), value)
+        for name, data_type, value in zip(*columns, strict=False)
+        if name.strip()
+    ]
+    body = form.raw("body")
+    if body == message.body.replace("\r\n", "\n"):
+        body = message.body  # browsers change line breaks; that is no edit
+    return body, rows
+
+
 def _is_editable(name: str, attribute: MessageAttribute) -> bool:
     """Whether people edit it: not bytes, and not what consumers wrote."""
     return isinstance(attribute.value, str) and not name.startswith(_OURS)
@@ -374,26 +384,3 @@ def _words(attribute: MessageAttribute | None) -> str:
         return ""
     value = attribute.value if isinstance(attribute.value, str) else plural(len(attribute.value), "byte")
     return f"{cut(value, _SHOWN_CHARS)} ({attribute.data_type})"
-
-
-async def _form(
-    visit: Visit,
-    queue: Queue,
-    letter: Letter,
-    body: str,
-    rows: list[AttributeRow],
-    problems: Mapping[str, str],
-) -> Response:
-    attributes = letter.message.attributes or {}
-    return await visit.page(
-        "dead_letter_edit.html",
-        title="Edit and resend",
-        queue=queue,
-        letter=letter,
-        body=body,
-        rows=[*rows, *[("", "String", "")] * _EMPTY_ROWS],
-        kept=[name for name, each in attributes.items() if not _is_editable(name, each)],
-        to=visit.form.text("to"),
-        problems=problems,
-        address=LetterSelection().address(queue),
-    )

@@ -13,7 +13,7 @@ import msgspec
 from veil.console.messages import PAGE_ROWS
 from veil.console.queue_views import EMPTY_DEPTH
 from veil.console.visit import Visit
-from veil.console.web import NO_PROBLEMS, Form, dead_letters_link, live, page, view
+from veil.console.web import Form, dead_letters_link, live, page, view
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.queue import MoveTask, Queue, QueueKey
 from veil.core.sequence import SEQ_MAX
@@ -280,7 +280,7 @@ async def dead_letter_queue_live(visit: Visit) -> Mapping[str, str]:
 
 
 @page("/dead-letters/{region}/{name}")
-async def letters_page(visit: Visit, problems: Mapping[str, str] = NO_PROBLEMS) -> Response:
+async def letters_page(visit: Visit) -> Response:
     """The dead letters that match, and what can be done about them; with what is wrong with the form, after a try."""
     queue, selection = await visit.queue(), read_selection(visit.asked)
     rows_max = visit.query.number("rows", GROUPED_ROWS, GROUPED_ROWS, GROUPED_ROWS_MAX)
@@ -312,6 +312,5 @@ async def letters_page(visit: Visit, problems: Mapping[str, str] = NO_PROBLEMS) 
         address=LetterSelection().address(queue),
         ticked=set(visit.form.all("letter")),
         values={"to": visit.form.text("to"), "rate": visit.form.text("rate")},
-        problems=problems,
         rate_max=MOVE_RATE_MAX,
     )

@@ -11,8 +11,8 @@ from veil.console.queue_views import EMPTY_DEPTH, charts_of, chosen_span
 from veil.console.visit import Visit
 from veil.console.web import view
 from veil.core.limits import IN_FLIGHT_MAX
-from veil.core.queue import Queue, QueueCounts, QueueKey
-from veil.service.history import MINUTES, QueueDepth, QueueHistory
+from veil.core.queue import Queue, QueueCounts
+from veil.service.history import MINUTES, QueueDepth
 from veil.words import exact_length, plural, rough_length
 
 TROUBLES_SHOWN: Final = 20
@@ -100,7 +100,7 @@ async def look(visit: Visit) -> Mapping[str, Any]:
     errors = _errors(visit)
     letters = {queue.settings.redrive.dead_letters for queue in own if queue.settings.redrive is not None}
     now_ms = visit.now_ms
-    visible = in_flight = delayed = failed = 0
+    failed = 0
     troubled: list[tuple[int, int, str, QueueHealth]] = []
     known: list[QueueHealth] = []
     for queue in own:
@@ -109,12 +109,16 @@ async def look(visit: Visit) -> Mapping[str, Any]:
         if not total and not queue.settings.paused and history.is_quiet(queue.id):
             continue
         await visit.time_slice.yield_if_spent()
-        visible, in_flight, delayed = (
-            visible + depth.counts.visible,
-            in_flight + depth.counts.in_flight,
-            delayed + depth.counts.delayed,
+        happened, before = history.lately(queue.id)
+        facts = QueueHealth(
+            queue,
+            depth,
+            oldest_s=0 if depth.oldest_sent_ms is None else max(0, now_ms - depth.oldest_sent_ms) // 1000,
+            grown=0 if before is None else total - before,
+            happened=happened,
+            error=errors.get(queue.id, ""),
+            holds_dead_letters=queue.key in letters,
         )
-        facts = _facts(history, queue, depth, now_ms, errors, letters)
         failed += facts.happened.get("failed", 0)
         if total:
             known.append(facts)
@@ -127,10 +131,11 @@ async def look(visit: Visit) -> Mapping[str, Any]:
         key=lambda each: (-each.oldest_s, each.queue.name),
     )
     largest = nsmallest(TOP_SHOWN, known, key=lambda each: (-each.depth.total, each.queue.name))
+    counts = [each.depth.counts for each in known]
     return {
         "queues": len(own),
         "paused": sum(queue.settings.paused for queue in own),
-        "total": QueueCounts(visible, in_flight, delayed),
+        "total": QueueCounts(*map(sum, zip(*counts, strict=True))),
         "oldest": (aged[0].queue, aged[0].oldest_s) if aged else None,
         "in_per_s": sum(history.recent(account, event, 60) for event in ("sent", "arrived")) / 60,
         "done_per_s": history.recent(account, "deleted", 60) / 60,
@@ -143,22 +148,6 @@ async def look(visit: Visit) -> Mapping[str, Any]:
         "largest": [(each.queue, each.depth) for each in largest],
         "longest": [(each.queue, each.oldest_s) for each in aged],
     }
-
-
-def _facts(
-    history: QueueHistory,
-    queue: Queue,
-    depth: QueueDepth,
-    now_ms: int,
-    errors: Mapping[int, str],
-    letters: set[QueueKey],
-) -> QueueHealth:
-    oldest_s = 0 if depth.oldest_sent_ms is None else max(0, now_ms - depth.oldest_sent_ms) // 1000
-    happened, before = history.lately(queue.id)
-    grown = 0 if before is None else depth.total - before
-    return QueueHealth(
-        queue, depth, oldest_s, grown, happened, errors.get(queue.id, ""), queue.key in letters
-    )
 
 
 def _errors(visit: Visit) -> dict[int, str]:

@@ -48,7 +48,7 @@ def _drawn(visit: Visit, row: CurrentMessage, piece: str, *state: object) -> str
 
 @page("/queues/{region}/{name}")
 @page("/queues/{region}/{name}/messages")
-async def messages_page(visit: Visit, problem: str = "") -> Response:
+async def messages_page(visit: Visit) -> Response:
     """The messages by their age, the oldest first, a page at a time; with what is wrong with what was asked, after a try."""
     head = await queue_head(visit, "messages")
     search = read_search(visit.query)
@@ -58,7 +58,6 @@ async def messages_page(visit: Visit, problem: str = "") -> Response:
     return await queue_page(
         visit,
         head,
-        problem=problem,
         search=search,
         result=result,
         rows=_rows(visit, head, result),
@@ -90,13 +89,13 @@ async def facts_live(visit: Visit) -> Mapping[str, str]:
     return live_facts(visit, await queue_head(visit, ""))
 
 
-@change("/queues/{region}/{name}/messages", needs=Role.OPERATOR)
+@change("/queues/{region}/{name}/messages", needs=Role.OPERATOR, form=messages_page)
 async def delete_messages(visit: Visit) -> Response:
     """Show which messages would be deleted, then delete them."""
     queue = await visit.queue()
     chosen = chosen_of(visit.form.all("message"))
     if not chosen or len(chosen) > PAGE_ROWS:
-        return await messages_page(visit, f"Select at least one message, and at most {PAGE_ROWS}.")
+        raise FormRefused("message", f"Select at least one message, and at most {PAGE_ROWS}.")
     return await offer_deletion(visit, queue, chosen, visit.with_query(queue_link(queue.key, "messages")))
 
 
@@ -131,7 +130,7 @@ async def offer_deletion(
 
 
 @page("/queues/{region}/{name}/in-flight")
-async def in_flight_page(visit: Visit, problem: str = "") -> Response:
+async def in_flight_page(visit: Visit) -> Response:
     """The open leases; with what is wrong with what was asked, after a try."""
     head = await queue_head(visit, "in-flight")
     result, after = await _open_leases(visit, head)
@@ -139,7 +138,6 @@ async def in_flight_page(visit: Visit, problem: str = "") -> Response:
     return await queue_page(
         visit,
         head,
-        problem=problem,
         extend_s=visit.form.text("extend_s")[:40] or head.queue.settings.visibility_s or 30,
         result=result,
         rows=_rows(visit, head, result),
@@ -195,17 +193,10 @@ _WAYS: Final = {
 }  # fmt: skip
 
 
-@change("/queues/{region}/{name}/in-flight", needs=Role.OPERATOR)
+@change("/queues/{region}/{name}/in-flight", needs=Role.OPERATOR, form=in_flight_page)
 async def change_leases(visit: Visit) -> Response:
     """Show what would become of the leases that were chosen, then do it."""
-    try:
-        return await _change_leases(visit, await visit.queue())
-    except FormRefused as refusal:
-        return await in_flight_page(visit, refusal.sentence)
-
-
-async def _change_leases(visit: Visit, queue: Queue) -> Response:
-    form = visit.form
+    queue, form = await visit.queue(), visit.form
     # One lease's own button says both what and which; those below the list are for the ticked ones.
     what, _, one = form.text("one").partition(" ")
     what = what or form.text("do")

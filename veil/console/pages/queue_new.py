@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
 from typing import Any, Final
 
 from veil.console.changes import Change, Difference, aws_command, queue_command
@@ -19,7 +18,7 @@ from veil.console.queue_form import (
     write_tags,
 )
 from veil.console.visit import Visit
-from veil.console.web import NO_PROBLEMS, NotFound, Role, change, link, page, queue_link
+from veil.console.web import NotFound, Role, change, link, page, queue_link
 from veil.core.errors import NameRefused, VeilError
 from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings, check_name, check_tags
 from veil.service.messages import purge
@@ -32,7 +31,7 @@ _REGION: Final = re.compile(r"[a-z0-9-]{1,40}\Z")
 
 
 @page("/queues/new", needs=Role.ADMIN)
-async def new_page(visit: Visit, problems: Mapping[str, str] = NO_PROBLEMS) -> Response:
+async def new_page(visit: Visit) -> Response:
     """The form, empty or filled with what another queue has; with what is wrong with what was filled in, after a try."""
     source = await _source(visit, visit.asked.text("clone"))
     fifo = visit.asked.text("type") == "fifo" if source is None else source.settings.fifo
@@ -47,7 +46,6 @@ async def new_page(visit: Visit, problems: Mapping[str, str] = NO_PROBLEMS) -> R
         source=source,
         fifo=fifo,
         values={name: visit.form.raw(name, value) for name, value in values.items()},
-        problems=problems,
     )
 
 
@@ -60,6 +58,7 @@ async def create(visit: Visit) -> Response:
     key = QueueKey(form.text("region", visit.console.region), visit.identity.account, form.text("name"))
     wanted = new = QueueSettings(fifo=fifo)
     given, problems = read_settings(form, key, new)
+    visit.problems = problems
     tags: dict[str, str] = {}
     # Each is looked at, whatever is wrong with the others: people mend a form in one go.
     if not _REGION.match(key.region):
@@ -83,7 +82,7 @@ async def create(visit: Visit) -> Response:
     except VeilError as refusal:
         problems |= problem_at(refusal)
     if problems:
-        return await new_page(visit, problems)
+        return await new_page(visit)
     parameters: dict[str, Any] = {"QueueName": key.name}
     if attributes := changed_attributes(QueueSettings(), wanted):
         parameters["Attributes"] = attributes

@@ -16,7 +16,7 @@ from veil.console.messages import cut
 from veil.console.queue_views import queue_head, queue_page
 from veil.console.templates import file_size
 from veil.console.visit import Visit
-from veil.console.web import NO_PROBLEMS, Form, FormRefused, NumberField, Role, change, page, queue_link
+from veil.console.web import Form, FormRefused, NumberField, Role, change, page, queue_link
 from veil.core import errors
 from veil.core.limits import ATTRIBUTES_MAX, BODY_BYTES_MAX, DELAY_MAX_S
 from veil.core.message import PRIORITY_FIRST, PRIORITY_LAST, MessageAttribute, Sent
@@ -179,25 +179,22 @@ _SHOWN_LINES: Final = 10
 
 
 @page("/queues/{region}/{name}/send", needs=Role.OPERATOR)
-async def send_page(visit: Visit, problems: Mapping[str, str] = NO_PROBLEMS) -> Response:
+async def send_page(visit: Visit) -> Response:
     """The form; with what is wrong with what was filled in, after a try."""
     values = {name: visit.form.raw(name) for name in _FIELDS}
     head = await queue_head(visit, "send")
-    return await queue_page(visit, head, values=values, problems=problems, lines_max=LINES_MAX)
+    return await queue_page(visit, head, values=values, lines_max=LINES_MAX)
 
 
-@change("/queues/{region}/{name}/send", needs=Role.OPERATOR)
+@change("/queues/{region}/{name}/send", needs=Role.OPERATOR, form=send_page)
 async def send_message(visit: Visit) -> Response:
     """Show what would be sent, then send it."""
     queue = await visit.queue()
-    try:
-        lines = _file_text(visit)
-        if lines is None:
-            drafts = [read_draft(visit.form, queue.settings)]
-        else:
-            drafts = await read_lines(lines, queue.settings, visit.time_slice)
-    except FormRefused as refusal:
-        return await send_page(visit, {refusal.field: refusal.sentence})
+    lines = _file_text(visit)
+    if lines is None:
+        drafts = [read_draft(visit.form, queue.settings)]
+    else:
+        drafts = await read_lines(lines, queue.settings, visit.time_slice)
     return await _change(visit, queue, drafts, lines).offer()
 
 
@@ -236,7 +233,7 @@ def _change(visit: Visit, queue: Queue, drafts: Sequence[Draft], lines: str | No
     if lines is not None and not visit.form.checked("messages"):
         carried.append(("messages", lines))
     count = plural(len(drafts), "message")
-    commands = send_commands(visit.endpoint_url, queue, drafts)
+    commands = send_commands(visit, queue, drafts)
     return Change(
         visit,
         action="send message" if lines is None else "send messages",

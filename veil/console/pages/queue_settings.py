@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 
 from veil.console.changes import Change, Difference, queue_command, queue_url
 from veil.console.queue_form import (
@@ -19,7 +18,7 @@ from veil.console.queue_form import (
 )
 from veil.console.queue_views import queue_head, queue_page
 from veil.console.visit import Visit
-from veil.console.web import NO_PROBLEMS, Role, change, page, queue_link
+from veil.console.web import FormRefused, Role, change, page, queue_link
 from veil.core.errors import PolicyRefused, TagsRefused, VeilError
 from veil.core.policy import POLICY_BYTES_MAX, parse_policy
 from veil.core.queue import QueueSettings, check_tags
@@ -50,7 +49,7 @@ async def settings_page(visit: Visit) -> Response:
 
 
 @page("/queues/{region}/{name}/edit", needs=Role.ADMIN)
-async def edit_page(visit: Visit, problems: Mapping[str, str] = NO_PROBLEMS) -> Response:
+async def edit_page(visit: Visit) -> Response:
     """The form; with what is wrong with what was filled in, after a try."""
     queue = await visit.queue()
     values = {name: visit.form.raw(name, value) for name, value in form_values(queue.settings).items()}
@@ -60,7 +59,6 @@ async def edit_page(visit: Visit, problems: Mapping[str, str] = NO_PROBLEMS) -> 
         queue=queue,
         fifo=queue.settings.fifo,
         values=values,
-        problems=problems,
     )
 
 
@@ -78,7 +76,8 @@ async def edit(visit: Visit) -> Response:
     if not problems and wanted == before:
         problems = {"visibility_s": "The queue already has these settings."}
     if problems:
-        return await edit_page(visit, problems)
+        visit.problems = problems
+        return await edit_page(visit)
     differences = differences_between(before, wanted)
     if [each.name for each in differences] == ["Visibility timeout"]:
         done = f"The visibility timeout of {queue.name} is now {exact_length(wanted.visibility_s)}."
@@ -117,14 +116,14 @@ def _notes(before: QueueSettings, after: QueueSettings) -> list[str]:
 
 
 @page("/queues/{region}/{name}/tags")
-async def tags_page(visit: Visit, problem: str = "") -> Response:
+async def tags_page(visit: Visit) -> Response:
     """The tags, and for who may change them the form to do so; with what is wrong with what was filled in, after a try."""
     head = await queue_head(visit, "tags")
     written = visit.form.raw("tags", write_tags(head.queue.tags))
-    return await queue_page(visit, head, written=written, problem=problem)
+    return await queue_page(visit, head, written=written)
 
 
-@change("/queues/{region}/{name}/tags", needs=Role.ADMIN)
+@change("/queues/{region}/{name}/tags", needs=Role.ADMIN, form=tags_page)
 async def change_tags(visit: Visit) -> Response:
     """Show which tags would come, go or change; then do it."""
     queue = await visit.queue()
@@ -133,11 +132,11 @@ async def change_tags(visit: Visit) -> Response:
         wanted = read_tags(written)
         check_tags(queue.name, {}, wanted)
     except TagsRefused as refusal:
-        return await tags_page(visit, str(refusal))
+        raise FormRefused("tags", str(refusal)) from None
     removed = [key for key in queue.tags if key not in wanted]
     added = {key: value for key, value in wanted.items() if queue.tags.get(key) != value}
     if not removed and not added:
-        return await tags_page(visit, "The queue already has these tags.")
+        raise FormRefused("tags", "The queue already has these tags.")
 
     async def make() -> None:
         # First those that go: fifty old and fifty new ones would be too many at once.
@@ -171,17 +170,15 @@ def _shown(value: str | None) -> str:
 
 
 @page("/queues/{region}/{name}/policy")
-async def policy_page(visit: Visit, problem: str = "") -> Response:
+async def policy_page(visit: Visit) -> Response:
     """The policy laid out, and for who may change it the form to do so; with what is wrong with it, after a try."""
     head = await queue_head(visit, "policy")
     laid_out = _laid_out(head.queue.settings.policy)
     written = visit.form.raw("policy", laid_out)
-    return await queue_page(
-        visit, head, laid_out=laid_out, written=written, problem=problem, bytes_max=POLICY_BYTES_MAX
-    )
+    return await queue_page(visit, head, laid_out=laid_out, written=written, bytes_max=POLICY_BYTES_MAX)
 
 
-@change("/queues/{region}/{name}/policy", needs=Role.ADMIN)
+@change("/queues/{region}/{name}/policy", needs=Role.ADMIN, form=policy_page)
 async def change_policy(visit: Visit) -> Response:
     """Show the policy before and after; then store it."""
     queue = await visit.queue()
@@ -190,9 +187,9 @@ async def change_policy(visit: Visit) -> Response:
     try:
         after = parse_policy(written).text if written.strip() else None
     except PolicyRefused as refusal:
-        return await policy_page(visit, str(refusal))
+        raise FormRefused("policy", str(refusal)) from None
     if after == before:
-        return await policy_page(visit, "The queue already has this policy.")
+        raise FormRefused("policy", "The queue already has this policy.")
     return await Change(
         visit,
         action="change policy",

@@ -173,8 +173,12 @@ class Judge:
         now_s = self._settings.monotonic()
         if message.lease.lost_by(now_s) or outcome is None:
             outcome = None
-            self._log(
-                "lost its lease, the result is not kept: %s", message, message.lease.why or "unknown why"
+            _log.warning(
+                "handler %s lost its lease, the result is not kept: %s; message %s",
+                self._name,
+                message.lease.why or "unknown why",
+                message.id,
+                extra=self._extra(message, None),
             )
         elif not isinstance(outcome, Delete):
             outcome = settled(outcome, message.lease, message.receive_count, self._settings.random)
@@ -193,15 +197,6 @@ class Judge:
             except Exception:
                 _log.exception("the observer of handled messages failed")
         return outcome
-
-    def _log(self, text: str, message: Message, *values: object) -> None:
-        _log.warning(
-            f"handler %s {text}; message %s",
-            self._name,
-            *values,
-            message.id,
-            extra=self._extra(message, None),
-        )
 
     def _say(
         self,
