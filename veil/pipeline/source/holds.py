@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PIECE: Final = 500  # messages a call: what the server answers without a thread, where they are small
-AHEAD: Final = 2  # calls at a time: the server has the next one while the last one's rows are made
+AHEAD: Final = 4  # calls at a time: the server has work while the disk syncs and rows are made
 _PIECE_BEFORE, _AHEAD_BEFORE = 1_000, 1  # of batches whose offsets do not say it
 _PIECES_BITS: Final = 20
 _PART_ROWS_MIN: Final = 100  # a few messages are not worth a task each
