@@ -423,3 +423,14 @@ async def test_every_servers_journal_has_its_turn_however_busy_the_first_is(dsns
         assert sorted(exported.values()) == [3, 3]
     finally:
         await placed.close()
+
+
+async def test_servers_in_another_order_are_refused_and_no_connection_stays(
+    store: ShardedStore, dsns: list[str]
+) -> None:
+    await store.close()
+    swapped = ShardedStore(dsns[::-1])
+    with pytest.raises(StoreError, match="whose first is another one"):
+        await swapped.open()
+    others = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    await until_async(lambda: not any(rows(dsn, others) for dsn in dsns), "the connections are closed")

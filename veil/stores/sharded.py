@@ -161,10 +161,9 @@ class ShardedStore:
 
     async def open(self) -> None:
         """Raises what opening the first server raises. Another server that is down is opened when it is back."""
-        await self._home.open()
+        await self._open_member(self._home)
         try:
             self.store_id = self._home.store_id
-            await self._join(self._home)
             for server in self._all[1:]:
                 try:
                     await self._open_member(server)
@@ -205,8 +204,7 @@ class ShardedStore:
             return
 
     async def _join(self, server: PostgresStore) -> None:
-        numbers = await self._home.number_servers([server.store_id])
-        number = numbers[server.store_id]
+        number = await self._home.number_server(server.store_id)
         if (number == 0) != (server is self._home):
             raise StoreError(
                 "the servers are in another order than before: the first one must stay the first"

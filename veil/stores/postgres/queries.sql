@@ -664,8 +664,8 @@ DELETE FROM veil.hold h USING gone WHERE h.queue_id = gone.queue_id AND h.stream
 
 -- ---- several servers
 
--- name: servers
-SELECT number, store_id FROM veil.server ORDER BY number;
+-- name: number_of_server
+SELECT number FROM veil.server WHERE store_id = %(store_id)s;
 
 -- name: add_server
 -- The table is locked: two nodes that start with the same new server must not both give it a number.

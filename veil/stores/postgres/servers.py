@@ -35,14 +35,14 @@ def server_of(queue_id: int) -> int:
     return queue_id // QUEUES_MAX
 
 
-async def register(connection: psycopg.AsyncConnection, store_ids: Sequence[str]) -> dict[str, int]:
-    """Give every server a number, on the first one; the numbers by store id."""
+async def number(connection: psycopg.AsyncConnection, store_id: str) -> int:
+    """The number of a server, on the first one: it is given the next where it has none."""
     async with connection.transaction():
         await connection.execute("LOCK TABLE veil.server")
-        for store_id in store_ids:
-            await connection.execute(Q.add_server, {"store_id": store_id})
-        rows = await (await connection.execute(Q.servers)).fetchall()
-    return {store_id: number for number, store_id in rows}
+        await connection.execute(Q.add_server, {"store_id": store_id})
+        row = await (await connection.execute(Q.number_of_server, {"store_id": store_id})).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 async def take_number(connection: psycopg.AsyncConnection, home: str, number: int) -> None:

@@ -106,7 +106,6 @@ class PostgresStore:
         self.events = NoEvents()
         self.commit_stats = CommitStats()
         self._groups = PostgresGroupCommit(self._engine, self.commit_stats)
-        self.on_failure: Callable[[BaseException], None] | None = None
 
     @property
     def clock(self) -> Clock:
@@ -422,10 +421,10 @@ class PostgresStore:
         known = self._engine.queues.by_id.get(queue_id)
         return None if known is None else known.queue
 
-    async def number_servers(self, store_ids: Sequence[str]) -> dict[str, int]:
-        """On the first server: assign a number to each server."""
+    async def number_server(self, store_id: str) -> int:
+        """On the first server: the number of a server, which it is given where it has none."""
         async with self._connection() as connection:
-            return await servers.register(connection, store_ids)
+            return await servers.number(connection, store_id)
 
     async def take_number(self, home: str, number: int) -> None:
         """Store the number that the first server assigned; raises StoreError if this cannot be one of its servers."""
