@@ -43,34 +43,41 @@ async def retried(call: Callable[[], Awaitable[T]], retry_s: float = RETRY_S) ->
 CALLS_AT_ONCE: Final = 8
 
 
+async def settled(
+    items: Sequence[T], call: Callable[[Sequence[T]], Awaitable[list[R | ApiError]]], retry_s: float
+) -> list[R | ApiError]:
+    """What became of each item, in their order. `call` says it of all at once; what was throttled or unanswered is called again,
+    without the others, until `retry_s` is over."""
+    results: dict[int, Any] = {}
+    left = list(range(len(items)))
+
+    async def once() -> None:
+        nonlocal left
+        try:
+            answers = await call([items[index] for index in left])
+        except ApiError as error:
+            answers = [error] * len(left)
+        results.update(zip(left, answers, strict=True))
+        left = [index for index in left if may_pass(results[index])]
+        if left:
+            raise results[left[0]]
+
+    with suppress(ApiError):  # each that failed is said in its place
+        await retried(once, retry_s)
+    return [results[index] for index in range(len(items))]
+
+
 async def by_tens(
     items: Sequence[T], call: Callable[[Sequence[T]], Awaitable[list[R | ApiError]]], retry_s: float
 ) -> list[R | ApiError]:
-    """What became of each item, in their order.
-
-    `call` takes up to ten and says what became of each; what was throttled or unanswered is called again, without the rest
-    of its ten, until `retry_s` is over.
-    """
+    """The same for any number of items, ten to a call and several calls at a time."""
     results: list[Any] = [None] * len(items)
     starts = iter(range(0, len(items), BATCH_MAX))
 
     async def work() -> None:
         for start in starts:
-            indices = list(range(start, min(start + BATCH_MAX, len(items))))
-
-            async def once(indices: list[int] = indices) -> None:
-                try:
-                    answers = await call([items[index] for index in indices])
-                except ApiError as error:
-                    answers = [error] * len(indices)
-                for index, answer in zip(indices, answers, strict=True):
-                    results[index] = answer
-                indices[:] = [index for index in indices if may_pass(results[index])]
-                if indices:
-                    raise results[indices[0]]
-
-            with suppress(ApiError):  # each that failed is said in its place
-                await retried(once, retry_s)
+            ten = slice(start, start + BATCH_MAX)
+            results[ten] = await settled(items[ten], call, retry_s)
 
     await asyncio.gather(*(work() for _ in range(min(CALLS_AT_ONCE, -(-len(items) // BATCH_MAX)))))
     return results

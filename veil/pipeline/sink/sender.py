@@ -22,7 +22,7 @@ from veil.core.limits import BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, DELAY_MAX_S
 from veil.core.message import MessageAttribute
 from veil.core.message_rules import Draft, check_draft, size_bytes
 from veil.core.queue import QueueSettings
-from veil.pipeline.queues import QueueAddress, ServiceClient, retried
+from veil.pipeline.queues import QueueAddress, ServiceClient, may_pass, retried, settled
 from veil.pipeline.sink.options import SinkColumns
 
 if TYPE_CHECKING:
@@ -80,7 +80,16 @@ class Sender(ServiceClient):
         async def work() -> None:
             for sequence in waiting:
                 for batch in sequence:
-                    await self._settle(batch.queue, batch.rows, name, retry_s, sent, refused)
+                    answers = await self._settle(batch.queue, batch.rows, name, retry_s)
+                    away = [each for each in answers if may_pass(each)]
+                    if away:
+                        raise SinkFailed(
+                            f"queue {batch.queue}: {len(away)} messages could not be sent within {retry_s:g} s: {away[0]}"
+                        )
+                    sent[batch.queue] += answers.count(None)
+                    refused.extend(
+                        (row, str(why)) for row, why in zip(batch.rows, answers, strict=True) if why
+                    )
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -91,44 +100,27 @@ class Sender(ServiceClient):
         return sent, refused
 
     async def _settle(
-        self,
-        queue: str,
-        rows: list[SinkRow],
-        name: str,
-        retry_s: float,
-        sent: Counter[str],
-        refused: list[tuple[SinkRow, str]],
-    ) -> None:
-        async def once() -> None:
-            nonlocal rows
+        self, queue: str, rows: Sequence[SinkRow], name: str, retry_s: float
+    ) -> list[ApiError | None]:
+        """Send the rows in one call, and say of each why it was not sent."""
+
+        async def call(rows: Sequence[SinkRow]) -> list[ApiError | None]:
             try:
-                answers = await self._call(queue, rows, f"{name}/{rows[0].ordinal}")
+                return await self._call(queue, rows, f"{name}/{rows[0].ordinal}")
             except ApiError as error:
                 if error.failure is Failure.FATAL:
                     raise SinkFailed(f"queue {queue}: {error}") from None
-                if not error.may_pass and len(rows) > 1:
-                    # The call as a whole is wrong: for its length, where a node of another version has it; else which of
-                    # them is to blame shows when each goes alone.
-                    size = BATCH_ENTRIES_MAX if len(rows) > BATCH_ENTRIES_MAX else 1
-                    for at in range(0, len(rows), size):
-                        await self._settle(queue, rows[at : at + size], name, retry_s, sent, refused)
-                    return
-                answers = [error] * len(rows)
-            failed = [(row, each) for row, each in zip(rows, answers, strict=True) if each is not None]
-            sent[queue] += answers.count(None)
-            refused.extend((row, str(each)) for row, each in failed if not each.may_pass)
-            rows = [row for row, each in failed if each.may_pass]
-            if rows:
-                raise next(each for _, each in failed if each.may_pass)
+                if error.may_pass or len(rows) == 1:
+                    raise
+            # The call as a whole is wrong: for its length, where a node of another version has it; else which of them is to
+            # blame shows when each goes alone.
+            size = BATCH_ENTRIES_MAX if len(rows) > BATCH_ENTRIES_MAX else 1
+            pieces = [rows[at : at + size] for at in range(0, len(rows), size)]
+            return [each for piece in pieces for each in await self._settle(queue, piece, name, retry_s)]
 
-        try:
-            await retried(once, retry_s)
-        except ApiError as last:
-            raise SinkFailed(
-                f"queue {queue}: {len(rows)} messages could not be sent within {retry_s:g} s: {last}"
-            ) from None
+        return await settled(rows, call, retry_s)
 
-    async def _call(self, queue: str, rows: list[SinkRow], name: str) -> list[ApiError | None]:
+    async def _call(self, queue: str, rows: Sequence[SinkRow], name: str) -> list[ApiError | None]:
         entries = [on_the_wire(row.draft) for row in rows]
         invocation = str(uuid.uuid5(_NAMES, name))
         answers = await self._client.send_batch(self._urls[queue], entries, invocation=invocation)
