@@ -65,31 +65,6 @@ LETTERS: Final = f"""
 # receive_count    of the consumer's receives from the source, where it is known.
 # leases           what came of its attempts, such as "1 × crashed, 2 × failed"; null without the tables.
 
-# The table `dead_letters`: a row for each group, the largest first.
-GROUPS: Final = """
-    analysed_at          timestamp not null,
-    queue                string not null,
-    source               string,
-    message_type         string,
-    error_type           string,
-    fingerprint          string,
-    place                string,
-    group_id             string not null,
-    messages             bigint not null,
-    in_flight            bigint not null,
-    redriven_before      bigint not null,
-    first_seen           timestamp,
-    last_seen            timestamp,
-    receive_count_min    int,
-    receive_count_median int,
-    receive_count_max    int,
-    body_bytes           bigint not null,
-    leases               array<struct<messages: bigint, leases: string>> not null,
-    examples             array<struct<message_id: string, first_seen: timestamp, error_text: string, body: string>> not null
-"""
-# leases           the commonest histories of attempts in the group, and how many of its messages had each.
-# examples         the newest and the oldest, with the beginning of the body.
-
 
 def fingerprint_of(text: Column) -> Column:
     """The text masked, on one line, cut to 300 characters; null stays null."""
@@ -215,7 +190,7 @@ TEXT_CHARS: Final = 1_000
 
 
 def grouped(letters: DataFrame, analysed_at: datetime) -> DataFrame:
-    """The table GROUPS of dead letters, the largest group first."""
+    """The table of groups (DeadLetterGroup) of dead letters, the largest group first."""
     example = F.struct(
         "message_id",
         "first_seen",
@@ -254,13 +229,13 @@ def grouped(letters: DataFrame, analysed_at: datetime) -> DataFrame:
         .agg(F.sort_array(F.collect_list(F.struct("messages", "leases")), asc=False).alias("leases"))
         .withColumn("leases", F.slice("leases", 1, HISTORIES_MAX))
     )
-    nothing = F.array().cast(struct_of(GROUPS)["leases"].dataType)
+    nothing = F.array().cast("array<struct<messages: bigint, leases: string>>")
     told = (
         groups.join(by_history, "group_id", "left")
         .withColumn("leases", F.coalesce("leases", nothing))
         .withColumn("analysed_at", F.lit(analysed_at).cast("timestamp"))
     )
-    return told.select(*struct_of(GROUPS).names).orderBy(F.desc("messages"), "group_id")
+    return told.select(*DeadLetterGroup.__struct_fields__).orderBy(F.desc("messages"), "group_id")
 
 
 # ---- the table of groups
@@ -285,7 +260,7 @@ class DeadLetterExample(msgspec.Struct, frozen=True):
 
 
 class DeadLetterGroup(msgspec.Struct, frozen=True):
-    """One row of the table."""
+    """One row of the table `dead_letters`."""
 
     analysed_at: datetime
     queue: str
@@ -303,8 +278,8 @@ class DeadLetterGroup(msgspec.Struct, frozen=True):
     receive_count_median: int | None
     receive_count_max: int | None
     body_bytes: int
-    leases: tuple[LeaseHistory, ...]
-    examples: tuple[DeadLetterExample, ...]
+    leases: tuple[LeaseHistory, ...]  # the commonest
+    examples: tuple[DeadLetterExample, ...]  # the newest and the oldest, with the beginning of the body
     place: str | None = None  # where the error was raised; older tables do not tell
 
 
