@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
+from veil.pipeline.lifecycles.columns import INSTANT
 from veil.pipeline.lifecycles.generation import _EVENTS_A_SLICE_MAX, _EVENTS_A_SLICE_MIN, slices_of
 from veil.pipeline.lifecycles.journal import added, covers, touches
 from veil.pipeline.lifecycles.store import Hour
-from veil.pipeline.lifecycles.sums import buckets_of
+from veil.pipeline.lifecycles.sums import _begun, buckets_of
 from veil.pipeline.lifecycles.tables import (
     BUCKET_MAX,
-    begin_of_day_ms,
-    begin_of_month_ms,
     bucket_of,
     day_of,
     instant_of,
@@ -64,13 +64,16 @@ def test_whole_columns_fall_into_the_buckets_that_single_lengths_do() -> None:
 
 
 def test_every_hour_is_in_the_day_and_month_that_the_calendar_says() -> None:
+    instants = []
     for hour in (*range(0, 24 * 366 * 5, 23), *range(500_000, 510_000, 71)):
         at = datetime.fromtimestamp(hour * 3600, UTC)
         day = day_of(hour)
         assert month_of(day) == (at.year - 1970) * 12 + at.month - 1
         assert instant_of(day) == at.replace(hour=0)
-        assert begin_of_day_ms(hour * 3_600_000) == at.replace(hour=0).timestamp() * 1000
-        assert begin_of_month_ms(hour * 3_600_000) == at.replace(day=1, hour=0).timestamp() * 1000
+        instants.append(at)
+    hours = pa.table({"hour": pa.array(instants, INSTANT)})
+    assert _begun(hours, "day")["hour"].to_pylist() == [at.replace(hour=0) for at in instants]
+    assert _begun(hours, "month")["hour"].to_pylist() == [at.replace(day=1, hour=0) for at in instants]
 
 
 def test_a_spark_of_ours_has_the_quick_compiler_alone_unless_somebody_chose(tmp_path: Path) -> None:

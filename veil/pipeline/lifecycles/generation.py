@@ -51,8 +51,6 @@ from veil.pipeline.lifecycles.tables import (
     MONTHS,
     QUEUE_HOURS,
     arrow_schema,
-    begin_of_day_ms,
-    begin_of_month_ms,
     day_of,
     month_of,
 )
@@ -219,8 +217,8 @@ class GenerationWork:
         gained = added_up(changes)
         for part, found in _by_part(self._with_stored(HOURS, _parts(gained, HOUR_MS), gained), HOUR_MS):
             yield StageRow(0, "file", _encode(self._write(tables, HOURS, part, found)))
-        of_day = added_up([(1, gained)], begin_of_day_ms)
-        whole = self._with_stored(DAYS, [day], of_day, begin_of_day_ms)
+        of_day = added_up([(1, gained)], "day")
+        whole = self._with_stored(DAYS, [day], of_day, "day")
         yield StageRow(0, "file", _encode(self._write(tables, DAYS, day, whole)))
         of_month = whole if self.rebuilds_sums else of_day
         yield StageRow(self.months.index(month_of(day)), "gained", packed(of_month))
@@ -231,16 +229,16 @@ class GenerationWork:
         days = [(1, unpacked(row.data)) for row in rows if row.kind == "gained"]
         if days:
             month = self.months[key]
-            gained = added_up(days, begin_of_month_ms)
-            whole = self._with_stored(MONTHS, [month], gained, begin_of_month_ms)
+            gained = added_up(days, "month")
+            whole = self._with_stored(MONTHS, [month], gained, "month")
             yield StageRow(0, "file", _encode(self._write(Storage.at(self.tables), MONTHS, month, whole)))
 
-    def _with_stored(self, level: str, parts: Iterable[int], gained: Any, begin_ms: Any = None) -> Any:
+    def _with_stored(self, level: str, parts: Iterable[int], gained: Any, by: str = "hour") -> Any:
         """The sums that are stored and what they gain, added up already; a queue or type that nothing is left of has no row."""
         tables = Storage.at(self.tables)
         files = [file for part in parts for file in self.stored.get((level, part), ())]
         known = [(1, read_rows(tables, file, arrow_schema(QUEUE_HOURS))) for file in files]
-        return without_empty(added_up([*known, (1, gained)], begin_ms) if known else gained)
+        return without_empty(added_up([*known, (1, gained)], by) if known else gained)
 
     def _write(self, tables: Storage, table: str, part: int, rows: Any) -> WrittenFile:
         name = f"{self.folder}/table={table}/part={part}/{secrets.token_hex(8)}.parquet"

@@ -260,14 +260,3 @@ def day_number(day: date) -> int:
 def instant_of(day: int) -> datetime:
     """When a day begins."""
     return datetime.fromtimestamp(day * DAY_MS / 1000, UTC)
-
-
-def begin_of_day_ms(hour_ms: int) -> int:
-    """When the day of an instant begins, in milliseconds since 1970."""
-    return hour_ms // DAY_MS * DAY_MS
-
-
-def begin_of_month_ms(hour_ms: int) -> int:
-    """When the month of an instant begins, in milliseconds since 1970."""
-    first = date.fromordinal(_EPOCH + hour_ms // DAY_MS).replace(day=1)
-    return day_number(first) * DAY_MS
