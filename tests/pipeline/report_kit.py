@@ -11,6 +11,7 @@ from typing import Any
 
 from veil.core.clock import Trouble
 from veil.core.findings import NO_RENEWAL, Candidate, CurvePoint, Finding, Findings, Replay, WithPolicy
+from veil.core.queue import QueueKey
 from veil.pipeline.report.overview import SERIES, Example, ExampleLease, Overview, QueueLife, QueueTimeline
 
 BEGIN = datetime(2026, 11, 9, 0, 0, tzinfo=UTC)
@@ -169,7 +170,7 @@ def a_life(
         messages_open=sums["sent"] - sums["deleted"] - sums["dead_lettered"],
     )
     timeline = QueueTimeline(BEGIN, timedelta(hours=1), counts)
-    return QueueLife("eu-central-1", "000000000000", queue, totals, timeline)
+    return QueueLife(QueueKey("eu-central-1", "000000000000", queue), totals, timeline)
 
 
 def a_lease(delivery: int = 1, **changed: Any) -> ExampleLease:

@@ -87,7 +87,7 @@ def test_counts_totals_and_examples_of_a_short_time(
     assert totals["deleted"] == 5
     assert (totals["completed"], totals["overran"]) == (5, 1)
     assert totals["messages_deleted"] == 5
-    orders = next(life for life in found.queues if life.queue == "orders")
+    orders = next(life for life in found.queues if life.key.name == "orders")
     assert orders.timeline is not None
     # Two minutes are drawn by what happened when, not as one bar of an hour.
     assert not orders.timeline.by_send

@@ -49,16 +49,9 @@ class QueueTimeline:
 class QueueLife:
     """What happened in one queue; `totals` has the columns of the sums."""
 
-    region: str
-    account: str
-    queue: str
+    key: QueueKey
     totals: Counter[str]
     timeline: QueueTimeline | None
-
-    @property
-    def key(self) -> QueueKey:
-        """Whose queue it is."""
-        return QueueKey(self.region, self.account, self.queue)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +188,7 @@ def collect_overview(
             timelines = _timelines(rows, columns, totals, begin, end, slot, by_send=False)
     return Overview(
         now, begin, end,
-        tuple(QueueLife(*key, totals[key], timelines[key]) for key in sorted(totals)),
+        tuple(QueueLife(key, totals[key], timelines[key]) for key in sorted(totals)),
         tuple(collect_examples(leases, messages, end)),
         spark.version,
         groups,

@@ -41,7 +41,7 @@ def render_html(findings: Findings, overview: Overview) -> str:
     # The policy names the one style sheet by its hash: nothing else is styled, run, loaded or sent, whoever put it here.
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     busiest = sorted(
-        overview.queues, key=lambda each: (-each.totals["leases"], -each.totals["sent"], each.queue)
+        overview.queues, key=lambda each: (-each.totals["leases"], -each.totals["sent"], each.key.name)
     )
     lives = {each.key: each for each in overview.queues}
     return _environment().get_template("page.html").render(

@@ -122,7 +122,6 @@ class SinkColumns:
     trace: int | None
     queue: int | None
     key: int | None
-    key_name: str | None
 
     @classmethod
     def find(cls, schema: StructType, options: SinkOptions) -> SinkColumns:
@@ -169,7 +168,6 @@ class SinkColumns:
             trace=index_of("trace_header"),
             queue=index_of(options.queue_column),
             key=None if options.key_column is None else at[options.key_column],
-            key_name=options.key_column,
         )
 
 
