@@ -130,13 +130,9 @@ class Prepared(NamedTuple):
     dead_letters: str | None = None
 
 
-class _Redrive(msgspec.Struct, rename="camel"):
-    dead_letter_target_arn: str
-    max_receive_count: int | str
-
-    @property
-    def queue(self) -> str:
-        return self.dead_letter_target_arn.rpartition(":")[2]
+class _Redrive(NamedTuple):
+    policy: str  # as the intake has it
+    queue: str  # of the dead letters
 
 
 def prepare_targets(intake: QueueClient, table: RouteTable, *, create: bool) -> list[Prepared]:
@@ -171,10 +167,10 @@ def _timeout_of(intake: QueueClient, queue: str) -> int | None:
 
 
 def _redrive_of(intake: QueueClient) -> _Redrive | None:
-    text = intake.attributes().get("RedrivePolicy")
-    redrive = msgspec.json.decode(text, type=_Redrive) if text else None
+    policy = intake.attributes().get("RedrivePolicy")
+    queue = json.loads(policy)["deadLetterTargetArn"].rpartition(":")[2] if policy else intake.name
     # The intake may be its own dead-letter queue. A target's spent messages would then be routed to the target again.
-    return None if redrive is None or redrive.queue == intake.name else redrive
+    return None if policy is None or queue == intake.name else _Redrive(policy, queue)
 
 
 def _create(intake: QueueClient, target: Target, redrive: _Redrive | None) -> Prepared:
@@ -186,7 +182,7 @@ def _create(intake: QueueClient, target: Target, redrive: _Redrive | None) -> Pr
     if redrive is not None and (redrive.queue.endswith(".fifo") != fifo or redrive.queue == target.queue):
         redrive = None
     if redrive is not None:
-        attributes["RedrivePolicy"] = msgspec.json.encode(redrive).decode()
+        attributes["RedrivePolicy"] = redrive.policy
     try:
         intake.ask("CreateQueue", {"QueueUrl": None, "QueueName": target.queue, "Attributes": attributes})
     except ApiError as error:
