@@ -261,9 +261,6 @@ class RowBatch:
     size: int = 0
 
 
-Lane = tuple[str, int]
-
-
 class RowBatcher:
     """Takes rows in their order and gives lists of batches: those of one list must be sent one after the other.
 
@@ -272,17 +269,18 @@ class RowBatcher:
 
     def __init__(self, lanes: int, entries_max: Callable[[str], int]) -> None:
         self._lanes, self._entries_max = lanes, entries_max
-        self._open: dict[Lane, RowBatch] = {}
-        self._full: dict[Lane, list[RowBatch]] = {}
+        self._open: dict[tuple[str, int], RowBatch] = {}
+        self._full: dict[tuple[str, int], list[RowBatch]] = {}
 
     def add(self, row: SinkRow) -> None:
         """Take a row in."""
-        lane = (row.queue, self._lane_of(row))
+        group = (row.draft.group or "").encode()
+        lane = (row.queue, crc32(group) % self._lanes if is_fifo(row.queue) else 0)
         batch = self._open.get(lane)
         if batch is not None and (
             len(batch.rows) >= self._entries_max(row.queue) or batch.size + row.size > BATCH_BYTES_MAX
         ):
-            self._full.setdefault(lane, []).append(batch)
+            self._close(lane, batch)
             batch = None
         if batch is None:
             batch = self._open[lane] = RowBatch(row.queue)
@@ -292,24 +290,15 @@ class RowBatcher:
     def full(self) -> list[list[RowBatch]]:
         """What is ready now; batches with room left wait for more."""
         taken, self._full = self._full, {}
-        return _sequences(taken)
+        return list(taken.values())
 
     def rest(self) -> list[list[RowBatch]]:
         """All that is left."""
         for lane, batch in self._open.items():
-            self._full.setdefault(lane, []).append(batch)
+            self._close(lane, batch)
         self._open = {}
         return self.full()
 
-    def _lane_of(self, row: SinkRow) -> int:
-        return crc32((row.draft.group or "").encode()) % self._lanes if is_fifo(row.queue) else 0
-
-
-def _sequences(lanes: dict[Lane, list[RowBatch]]) -> list[list[RowBatch]]:
-    found: list[list[RowBatch]] = []
-    for (queue, _), batches in lanes.items():
-        if is_fifo(queue):
-            found.append(batches)
-        else:
-            found += [[batch] for batch in batches]
-    return found
+    def _close(self, lane: tuple[str, int], batch: RowBatch) -> None:
+        after = lane if is_fifo(batch.queue) else (batch.queue, batch.rows[0].ordinal)
+        self._full.setdefault(after, []).append(batch)
