@@ -126,12 +126,17 @@ class Exporter:
 
     async def _pause(self, pause_ms: int) -> bool:
         """Wait that long, or until we are to stop; tells which."""
-        timer = self._clock.call_at(self._clock.now_ms() + pause_ms, self._woken.set)
-        await self._woken.wait()
-        timer.cancel()
+        await self._wait(pause_ms, self._woken)
         if not self._stopping:
             self._woken.clear()
         return self._stopping
+
+    async def _wait(self, pause_ms: int, event: asyncio.Event) -> None:
+        timer = self._clock.call_at(self._clock.now_ms() + pause_ms, event.set)
+        try:
+            await event.wait()
+        finally:
+            timer.cancel()
 
     async def _export_due(self) -> bool:
         exported = False
@@ -190,12 +195,7 @@ class Exporter:
     async def _keep_duty(self) -> None:
         """Ask again every second: whoever falls silent is taken for dead, and another node begins to write the same segment."""
         while True:
-            over = asyncio.Event()
-            timer = self._clock.call_at(self._clock.now_ms() + _LOOK_MS, over.set)
-            try:
-                await over.wait()
-            finally:
-                timer.cancel()
+            await self._wait(_LOOK_MS, asyncio.Event())
             with suppress(VeilError):
                 await self._outbox.has_duty(DUTY)
 

@@ -332,16 +332,14 @@ _given: dict[int, SparkSession] = {}  # by the id of our own session beside it: 
 @contextmanager
 def session(settings: SparkSettings | None = None) -> Iterator[SparkSession]:
     """A session to work in; a Spark that was started for it ends with it, one that was given stays."""
-    spark = open_session(settings)
+    spark, has_failed = open_session(settings), False
     try:
         yield spark
     except Exception:
-        close_session(spark, keep_log=True)
+        has_failed = True
         raise
-    except BaseException:
-        close_session(spark)
-        raise
-    close_session(spark)
+    finally:
+        close_session(spark, keep_log=has_failed)
 
 
 def open_session(settings: SparkSettings | None = None) -> SparkSession:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -154,18 +154,14 @@ def add_counts(history: History, row: dict[str, Any]) -> None:
     """Add the counts of a row of sums."""
     for name in COUNTS:
         setattr(history, name, getattr(history, name) + row[name])
-    last = _utc(row["hour"])
+    last = row["hour"]
     if row["window_ms"] is not None:
-        at = _utc(row["window_at"])
+        at = row["window_at"]
         history.windows[row["window_ms"]] += row["leases"]
         history.saw_window(row["window_ms"], at)
         # A month begins long before the last of its days: the latest receive is a better witness.
         last = max(last, at.replace(hour=0, minute=0, second=0, microsecond=0))
-    history.saw_hours(_utc(row["hour"]), last)
-
-
-def _utc(instant: datetime) -> datetime:
-    return instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
+    history.saw_hours(row["hour"], last)
 
 
 _SIZE: Final = BUCKET_MAX + 1
