@@ -37,6 +37,7 @@ from veil.client.client import SqsClient
 from veil.client.connection import HttpAnswer
 from veil.client.credentials import Credentials
 from veil.consumer.outcomes import Outcome
+from veil.consumer.renewal.keeper import LeaseKeeper
 from veil.consumer.runner import Dependencies, worker_agent
 from veil.core.queue import QueueKey
 from veil.journal.attempts import tell
@@ -45,7 +46,6 @@ from veil.journal.storage import Storage
 from veil.service.service import Service
 from veil.stores.memory import MemoryStore
 from veil.stores.store import ExportPlan
-from veil.testing.harness import ManualKeeper
 from veil.testing.in_process import ManualTime
 from veil.wire.exchange import Request
 from veil.wire.front_end import SqsFrontEnd
@@ -208,7 +208,13 @@ async def veil_worker(shop: Shop, place: int) -> None:
 
     dependencies = Dependencies(
         make_api=make_api,
-        make_keeper=lambda policy, events: ManualKeeper(make_api(), policy, events, shop.clock),
+        make_keeper=lambda policy, events: LeaseKeeper(
+            make_api(),
+            policy,
+            monotonic=shop.clock.monotonic_s,
+            events=events,
+            call_later=shop.clock.call_later,
+        ),
         monotonic=shop.clock.monotonic_s,
         wall=lambda: shop.clock.wall_ms() / 1000,
         sleep=shop.sleep,

@@ -17,47 +17,19 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
-from veil.client.api import Attribute, Failure, QueueApi
+from veil.client.api import Attribute, Failure
 from veil.consumer.app import Consumer
 from veil.consumer.message import current_message
 from veil.consumer.renewal.keeper import Keeper, KeeperEvents, LeaseKeeper
 from veil.consumer.renewal.policies import RenewalPolicy
 from veil.consumer.runner import Dependencies, Runner
-from veil.core.clock import Timer
 from veil.core.lease import State
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue
 from veil.testing.in_process import InProcessService, ManualTime
-
-
-class ManualKeeper(LeaseKeeper):
-    """The real keeper, whose timers run on the test's clock instead of the event loop's."""
-
-    def __init__(self, api: QueueApi, policy: RenewalPolicy, events: KeeperEvents, clock: ManualTime) -> None:
-        super().__init__(api, policy, monotonic=clock.monotonic_s, events=events)
-        self._clock = clock
-
-    async def start(self) -> None:
-        await super().start()
-        self._loop = _LoopOnClock(asyncio.get_running_loop(), self._clock)  # type: ignore[assignment]
-
-
-class _LoopOnClock:
-    """The part of an event loop that the keeper uses."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: ManualTime) -> None:
-        self.create_task = loop.create_task
-        self.call_soon_threadsafe = loop.call_soon_threadsafe
-        self._clock = clock
-
-    def call_later(self, delay_s: float, call: Callable[..., None], *args: Any) -> Timer:
-        # Rounded up: woken a fraction of a millisecond early, the keeper would find nothing due and ask again for ever.
-        due_ms = self._clock.now_ms() + -int(-delay_s * 1000 // 1)
-        return self._clock.call_at(due_ms, lambda: call(*args))
-
 
 # So many turns of the event loop without any call, begun or ended handler: nothing more happens until time passes.
 _QUIET_TURNS: Final = 25
@@ -133,7 +105,14 @@ class ConsumerHarness:
         """Start the consumer; after a `stop`, again."""
 
         def make_keeper(policy: RenewalPolicy, events: KeeperEvents) -> Keeper:
-            return ManualKeeper(self.service.api(), policy, events, self.clock)
+            clock = self.clock
+            return LeaseKeeper(
+                self.service.api(),
+                policy,
+                monotonic=clock.monotonic_s,
+                events=events,
+                call_later=clock.call_later,
+            )
 
         await self._app.start(
             Dependencies(

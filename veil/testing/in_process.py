@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from veil.client.api import ApiError, Attribute, Failure, QueueApi, RawMessage
 from veil.core.attempt import ReportedOutcome
-from veil.core.clock import ManualClock
+from veil.core.clock import ManualClock, Timer
 from veil.core.errors import (
     MessageGone,
     QueueMissing,
@@ -40,6 +41,11 @@ class ManualTime(ManualClock):
     def monotonic_s(self) -> float:
         """Seconds, as the consumer counts them."""
         return self.now_ms() / 1000
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
+        """Call so much later."""
+        # Rounded up: woken a fraction of a millisecond early, a keeper would find nothing due and ask again for ever.
+        return self.call_at(self.now_ms() + math.ceil(delay_s * 1000), call)
 
     def next_due_ms(self) -> int | None:
         """The instant of the next timer; None when none is set."""

@@ -14,10 +14,12 @@ from random import Random
 from typing import Any, Protocol
 
 from veil.client.api import ApiError, Failure, RetryBackoff
+from veil.client.blocking import LoopThread
 from veil.client.client import with_retries
 from veil.consumer.lease import Lease, LeaseLost, LeaseStatus, Settling
 from veil.consumer.renewal.ledger import DueRenewal, LeaseEvent, Ledger
 from veil.consumer.renewal.policies import RenewalPolicy
+from veil.core.clock import Timer
 
 _log = logging.getLogger(__name__)
 
@@ -112,6 +114,9 @@ _BY_HAND_TRIES, _BY_HAND_TIMEOUT_S = 5, 5.0
 _BY_HAND_BACKOFF = RetryBackoff(first_s=0.3, max_s=0.3, jitter=2 / 3)
 
 
+CallLater = Callable[[float, Callable[[], None]], Timer]
+
+
 class LeaseKeeper(Keeper):
     """Keeps leases on the event loop that started it; `hold` and `let_go` may come from any thread."""
 
@@ -123,6 +128,7 @@ class LeaseKeeper(Keeper):
         monotonic: Callable[[], float] = steady_s,
         events: KeeperEvents | None = None,
         random: Random | None = None,
+        call_later: CallLater | None = None,
     ) -> None:
         self._api = api  # None: made with its thread
         self._monotonic = monotonic
@@ -132,7 +138,8 @@ class LeaseKeeper(Keeper):
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._call_later = call_later  # None: the event loop's
+        self._timer: Timer | None = None
         self._planned_s = math.inf
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -140,6 +147,7 @@ class LeaseKeeper(Keeper):
     async def start(self) -> None:
         """Keep on the event loop that runs this."""
         self._loop = asyncio.get_running_loop()
+        self._call_later = self._call_later or self._loop.call_later
         self._thread = threading.get_ident()
         self._plan()
 
@@ -198,7 +206,7 @@ class LeaseKeeper(Keeper):
         return True
 
     def _plan(self) -> None:
-        if self._closed or self._loop is None:
+        if self._closed or self._call_later is None:
             return
         now_s = self._monotonic()
         with self._lock:
@@ -210,7 +218,7 @@ class LeaseKeeper(Keeper):
             self._timer.cancel()
         self._timer = None
         if next_s < math.inf:
-            self._timer = self._loop.call_later(max(next_s - now_s, 0.0), self._wake)
+            self._timer = self._call_later(max(next_s - now_s, 0.0), self._wake)
 
     def _wake(self) -> None:
         now_s = self._monotonic()
@@ -409,45 +417,29 @@ class KeeperThread(LeaseKeeper):
     ) -> None:
         super().__init__(None, policy, events=events)
         self._api_factory = api_factory
-        self._stop = asyncio.Event()
-        self._runs_in: threading.Thread | None = None
-        self._stopped = promise()
+        self._runs_in: LoopThread | None = None
 
     async def start(self) -> None:
         """Start the thread; raises what its factory raised."""
-        ready = promise()
-        # A daemon: a process that ends without closing its consumer must not hang on the renewal of its leases.
-        self._runs_in = threading.Thread(
-            target=self._main, args=(ready,), name="veil-lease-keeper", daemon=True
-        )
-        self._runs_in.start()
-        await asyncio.wrap_future(ready)
+        self._runs_in = LoopThread("veil-lease-keeper")
+        try:
+            await asyncio.wrap_future(self._runs_in.begin(self._begin()))
+        except Exception:
+            await asyncio.to_thread(self._runs_in.close)
+            raise
 
     async def close(self) -> None:
         """Stop, and return once the thread has ended; harmless the second time, or before the start."""
-        if self._loop is None or self._runs_in is None:
-            return
-        if not self._stopped.done():
-            self._loop.call_soon_threadsafe(self._stop.set)
-        await asyncio.wrap_future(self._stopped)
-        self._runs_in.join()
+        runs_in, self._runs_in = self._runs_in, None
+        if runs_in is not None and self._loop is not None:
+            await asyncio.wrap_future(runs_in.begin(self._end()))
+            await asyncio.to_thread(runs_in.close)
 
-    def _main(self, ready: Future[None]) -> None:
-        try:
-            asyncio.run(self._keep(ready))
-        except BaseException as problem:
-            if ready.done():
-                raise
-            ready.set_exception(problem)
-        finally:
-            self._stopped.set_result(None)
+    async def _begin(self) -> None:
+        self._api = self._api_factory()
+        await super().start()
 
-    async def _keep(self, ready: Future[None]) -> None:
-        api = self._api = self._api_factory()
-        try:
-            await super().start()
-            ready.set_result(None)
-            await self._stop.wait()
-            await super().close()
-        finally:
-            await api.close()
+    async def _end(self) -> None:
+        assert self._api is not None
+        await super().close()
+        await self._api.close()
