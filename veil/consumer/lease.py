@@ -67,8 +67,8 @@ class Lease:
     # One for all: it is held for a few assignments, and to make one for each lease costs more than to wait for it.
     _lock = threading.Lock()
     # What most leases never change, so that to make one costs little.
-    _state = LeaseStatus.HELD
-    _why = ""
+    noticed = LeaseStatus.HELD  # its state as far as anybody has noticed, without a look at the clock
+    why = ""  # it was lost, in words
     _over: threading.Event | None = None  # made when somebody waits
     _on_lost: tuple[Callable[[], None], ...] = ()
     _on_warned: tuple[Callable[[], None], ...] = ()
@@ -76,6 +76,7 @@ class Lease:
     # Set while the handler is in charge of the window itself; the keeper then leaves the lease alone.
     by_hand = False
     released = False
+    number = 0  # by which a helper process knows it
     extensions = 0
     # Set by a keeper in this process: from then on the lease counts as lost, whether or not anybody was awake to
     # notice. A handler that goes on after a stall thus learns it from its first look.
@@ -103,45 +104,30 @@ class Lease:
         # How long after the service's own trouble it stays open, as the service has promised.
         self.grace_s = grace_s
         self._monotonic = monotonic
-        self._deadline_s = received_at_s + visibility_s
+        self.deadline_s = received_at_s + visibility_s  # unless it is renewed; monotonic time
 
     @property
     def state(self) -> LeaseStatus:
         """What has become of it."""
         self._look_at_the_clock()
-        return self._state
-
-    @property
-    def noticed(self) -> LeaseStatus:
-        """The same as far as anybody has noticed, without a look at the clock: calls nobody back."""
-        return self._state
+        return self.noticed
 
     @property
     def lost(self) -> bool:
         """Whether the message is, or may be, somebody else's now. A sync handler looks at it between two steps."""
         self._look_at_the_clock()
-        return self._state is LeaseStatus.LOST
+        return self.noticed is LeaseStatus.LOST
 
     def lost_by(self, now_s: float) -> bool:
         """The same at an instant that the caller has read off the lease's clock."""
         if now_s >= self.lost_at_s:
             self._look_at_the_clock()
-        return self._state is LeaseStatus.LOST
-
-    @property
-    def why(self) -> str:
-        """Why it was lost, in words."""
-        return self._why
-
-    @property
-    def deadline_s(self) -> float:
-        """Monotonic time at which the window ends, unless it is renewed."""
-        return self._deadline_s
+        return self.noticed is LeaseStatus.LOST
 
     @property
     def remaining_s(self) -> float:
         """How long the window still lasts; negative once it has ended."""
-        return self._deadline_s - self._monotonic()
+        return self.deadline_s - self._monotonic()
 
     @property
     def is_certain(self) -> bool:
@@ -164,7 +150,7 @@ class Lease:
         with self._lock:
             if self._over is None:
                 self._over = threading.Event()
-                if self._state is not LeaseStatus.HELD:
+                if self.noticed is not LeaseStatus.HELD:
                     self._over.set()
         return self._over.wait(timeout_s) and self.lost
 
@@ -204,8 +190,16 @@ class Lease:
     def renewed(self, deadline_s: float) -> None:
         """The service granted a new deadline."""
         with self._lock:
-            self._deadline_s = deadline_s
+            self.deadline_s = deadline_s
             self.extensions += 1
+
+    def changed_by_hand(self, visibility_s: int, deadline_s: float) -> None:
+        """The service granted what its handler asked for; with 0 seconds the message was given back."""
+        self.by_hand = True
+        if visibility_s:
+            self.renewed(deadline_s)
+        else:
+            self.released = self.end()
 
     def lose(self, why: str) -> bool:
         """Mark as lost, once; tells whoever asked to be told."""
@@ -219,7 +213,7 @@ class Lease:
     def when_lost(self, call: Callable[[], None]) -> None:
         """Call (from whatever thread notices) when the lease is lost; at once if it already is."""
         with self._lock:
-            if self._state is LeaseStatus.HELD:
+            if self.noticed is LeaseStatus.HELD:
                 self._on_lost += (call,)
                 return
         if self.lost:
@@ -228,7 +222,7 @@ class Lease:
     def warn(self, ends_at_s: float) -> bool:
         """Say, once, that renewal ends for good at that instant; tells whoever asked to be told."""
         with self._lock:
-            if self._ends_at_s is not None or self._state is not LeaseStatus.HELD:
+            if self._ends_at_s is not None or self.noticed is not LeaseStatus.HELD:
                 return False
             self._ends_at_s = ends_at_s
             calls, self._on_warned = self._on_warned, ()
@@ -244,14 +238,14 @@ class Lease:
         call()
 
     def _look_at_the_clock(self) -> None:
-        if self._state is LeaseStatus.HELD and self._monotonic() >= self.lost_at_s:
+        if self.noticed is LeaseStatus.HELD and self._monotonic() >= self.lost_at_s:
             self._finish(LeaseStatus.LOST, "its visibility deadline passed without a renewal")
 
     def _finish(self, state: LeaseStatus, why: str) -> bool:
         with self._lock:
-            if self._state is not LeaseStatus.HELD:
+            if self.noticed is not LeaseStatus.HELD:
                 return False
-            self._state, self._why = state, why
+            self.noticed, self.why = state, why
             calls, self._on_lost = self._on_lost, ()
             if self._over is not None:
                 self._over.set()

@@ -86,10 +86,10 @@ class Keeper(Protocol):
         """
 
     def change(self, lease: Lease, visibility_s: int) -> Future[None]:
-        """What `lease.extend` and `lease.release` call."""
+        """Set the window by hand, for `lease.extend` and `lease.release`; from then on the keeper leaves the lease alone."""
 
     async def close(self) -> None:
-        """Stop; what is still held is renewed no more."""
+        """Stop, and cut off calls under way; what is still held is renewed no more."""
 
 
 # ---- clock
@@ -145,14 +145,12 @@ class LeaseKeeper(Keeper):
         self._closed = False
 
     async def start(self) -> None:
-        """Keep on the event loop that runs this."""
         self._loop = asyncio.get_running_loop()
         self._call_later = self._call_later or self._loop.call_later
         self._thread = threading.get_ident()
         self._plan()
 
     def hold(self, *leases: Lease) -> None:
-        """Keep the leases from now on."""
         for lease in leases:
             if lease.control is None:
                 lease.control = self
@@ -164,7 +162,6 @@ class LeaseKeeper(Keeper):
             self._call(self._plan)
 
     def let_go(self, *leases: Lease) -> Settling:
-        """Send no renewal for the leases after this; settled when none is under way either."""
         ended = []
         with self._lock:
             under_way, events = self._ledger.let_go(leases, self._monotonic())
@@ -175,14 +172,12 @@ class LeaseKeeper(Keeper):
         return Settling(*ended)
 
     def change(self, lease: Lease, visibility_s: int) -> Future[None]:
-        """Set the window by hand; afterwards the keeper leaves the lease alone."""
         done = promise()
         if not self._call(self._begin_change, lease, visibility_s, done):
             done.set_exception(_closed())
         return done
 
     async def close(self) -> None:
-        """Stop; calls under way are cut off."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -246,7 +241,9 @@ class LeaseKeeper(Keeper):
         task.add_done_callback(self._tasks.discard)
 
     async def _renew(self, call: list[DueRenewal]) -> None:
-        call = self._without_the_gone(call)
+        with self._lock:
+            self._call_ended([renewal for renewal in call if renewal.held.gone])
+            call = [renewal for renewal in call if not renewal.held.gone]
         if not call:
             return
         results: Sequence[ApiError | None] = [_closed()] * len(call)
@@ -265,11 +262,6 @@ class LeaseKeeper(Keeper):
                 self._call_ended(call)
             self._apply(events)
             self._plan()
-
-    def _without_the_gone(self, call: list[DueRenewal]) -> list[DueRenewal]:
-        with self._lock:
-            self._call_ended([renewal for renewal in call if renewal.held.gone])
-            return [renewal for renewal in call if not renewal.held.gone]
 
     def _call_ended(self, call: list[DueRenewal]) -> None:
         for renewal in call:
@@ -306,7 +298,7 @@ class LeaseKeeper(Keeper):
 
     async def _change(self, lease: Lease, visibility_s: int, done: Future[None]) -> None:
         before = lease.by_hand
-        deadline_s: float | None = None
+        events: list[LeaseEvent] = []
         error: Exception | None = None
         try:
             with self._lock:
@@ -323,17 +315,27 @@ class LeaseKeeper(Keeper):
                 tries=_BY_HAND_TRIES,
                 random=self._random,
             )
-        except asyncio.CancelledError:
-            error = _closed()
-            raise
-        except Exception as problem:
-            error = problem
-        finally:
-            self._changed(lease, visibility_s, deadline_s, before, error)
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
+        except (Exception, asyncio.CancelledError) as problem:
+            error = _closed() if isinstance(problem, asyncio.CancelledError) else problem
+            lease.by_hand = before
+            with self._lock:
+                if isinstance(error, LeaseLost):
+                    events = self._ledger.lose(lease, str(error))
+                else:
+                    self._ledger.by_hand(lease, None)
+        else:
+            lease.changed_by_hand(visibility_s, deadline_s)
+            with self._lock:
+                if visibility_s:
+                    self._ledger.by_hand(lease, deadline_s)
+                else:
+                    self._ledger.let_go([lease], self._monotonic())
+        self._apply(events)
+        self._plan()
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
 
     async def _asked(self, lease: Lease, visibility_s: int) -> float:
         """Ask for that window; until when it lasts."""
@@ -344,27 +346,6 @@ class LeaseKeeper(Keeper):
         if problem is not None:
             raise LeaseLost(str(problem)) if problem.failure is Failure.LOST else problem
         return asked_at_s + visibility_s
-
-    def _changed(
-        self, lease: Lease, visibility_s: int, deadline_s: float | None, before: bool, error: Exception | None
-    ) -> None:
-        events: list[LeaseEvent] = []
-        if deadline_s is not None and visibility_s > 0:
-            lease.renewed(deadline_s)
-        elif deadline_s is not None:
-            lease.released = lease.end()
-        else:
-            lease.by_hand = before
-        with self._lock:
-            now_s = self._monotonic()
-            if visibility_s == 0 and deadline_s is not None:
-                self._ledger.let_go([lease], now_s)
-            elif isinstance(error, LeaseLost):
-                events += self._ledger.lose(lease, str(error))
-            else:
-                self._ledger.by_hand(lease, deadline_s)
-        self._apply(events)
-        self._plan()
 
     # ---- telling
 

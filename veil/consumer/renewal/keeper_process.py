@@ -173,7 +173,6 @@ class KeeperProcess(Keeper):
         self._lock = threading.Lock()
         self._numbers = count(1)
         self._leases: dict[int, Lease] = {}
-        self._by_lease: dict[Lease, int] = {}
         self._letting_go: dict[int, Future[None]] = {}
         self._changing: dict[int, tuple[Lease, Future[None]]] = {}
         self._pipe: HelperPipe | None = None
@@ -192,51 +191,46 @@ class KeeperProcess(Keeper):
         await asyncio.wrap_future(self._ready)
 
     def hold(self, *leases: Lease) -> None:
-        """Keep the leases from now on."""
         with self._lock:
             for lease in leases:
-                if lease in self._by_lease or lease.noticed is not LeaseStatus.HELD:
+                if lease.number in self._leases or lease.noticed is not LeaseStatus.HELD:
                     continue
                 if self._pipe is None:  # given up: it lasts as long as the receive made it
                     lease.lost_at_s = steady_s() + lease.visibility_s
                     continue
                 if lease.control is None:
                     lease.control = self
-                number = next(self._numbers)
+                number = lease.number = next(self._numbers)
                 self._leases[number] = lease
-                self._by_lease[lease] = number
                 self._pipe.say("hold", number, *_told(lease))
 
     def let_go(self, *leases: Lease) -> Settling:
-        """Send no renewal for the leases after this; settled when the helper has none under way either, and everything that
-        it had to tell of them is known."""
         heard = []
         with self._lock:
             for lease in leases:
-                number = self._by_lease.pop(lease, None)
-                if number is not None and self._pipe is not None:
+                if self._pipe is not None and self._is_held(lease):
                     # Still known by its number until the helper answers: a loss that it told of before must not go unheard.
-                    future = self._letting_go[number] = promise()
+                    future = self._letting_go[lease.number] = promise()
                     heard.append(future)
-                    self._pipe.say("let_go", number)
+                    self._pipe.say("let_go", lease.number)
         return Settling(*heard)
 
     def change(self, lease: Lease, visibility_s: int) -> Future[None]:
-        """Set the window by hand."""
         done = promise()
         with self._lock:
-            number = self._by_lease.get(lease)
-            if number is None or self._pipe is None:
+            if self._pipe is None or not self._is_held(lease):
                 done.set_exception(LeaseLost(lease.why or "the lease is over"))
-            elif number in self._changing:
+            elif lease.number in self._changing:
                 done.set_exception(RuntimeError("the lease is being changed already"))
             else:
-                self._changing[number] = (lease, done)
-                self._pipe.say("change", number, visibility_s)
+                self._changing[lease.number] = (lease, done)
+                self._pipe.say("change", lease.number, visibility_s)
         return done
 
+    def _is_held(self, lease: Lease) -> bool:
+        return lease.number in self._leases and lease.number not in self._letting_go
+
     async def close(self) -> None:
-        """Stop the helper, and return once it has ended."""
         self._closing = True
         pipe = self._pipe
         if pipe is not None:
@@ -299,11 +293,7 @@ class KeeperProcess(Keeper):
         elif error is not None:
             done.set_exception(_error(*error))
         else:
-            lease.by_hand = True
-            if visibility_s:
-                lease.renewed(deadline_s)
-            else:
-                lease.released = lease.end()
+            lease.changed_by_hand(visibility_s, deadline_s)
             done.set_result(None)
 
     def _ended(self, pipe: HelperPipe) -> None:
@@ -352,7 +342,6 @@ class KeeperProcess(Keeper):
             self._pipe = None
             leases = list(self._leases.values())
             self._leases.clear()
-            self._by_lease.clear()
         _log.critical("renewal: %s; nothing is renewed any more", why)
         for lease in leases:
             # Nobody would notice the end of its window.
@@ -380,7 +369,6 @@ class KeeperHelper(KeeperEvents):
         self.keeper = LeaseKeeper(api, policy, events=self)
         self._tell = tell
         self._leases: dict[int, Lease] = {}
-        self._numbers: dict[Lease, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def hear(self, what: str, number: int, *facts: Any) -> None:
@@ -394,18 +382,16 @@ class KeeperHelper(KeeperEvents):
 
     def _hold(self, number: int, deadline_s: float, by_hand: bool, facts: dict[str, Any]) -> None:
         lease = Lease(**facts, token=0, monotonic=steady_s)
-        lease.by_hand = by_hand
+        lease.by_hand, lease.number = by_hand, number
         if deadline_s != lease.deadline_s:  # an earlier helper has renewed it
             lease.renewed(deadline_s)
         self._leases[number] = lease
-        self._numbers[lease] = number
         self.keeper.hold(lease)
 
     async def _let_go(self, number: int) -> None:
         lease = self._leases.pop(number, None)
         if lease is not None:
             await self.keeper.let_go(lease)
-            self._numbers.pop(lease, None)
         self._tell("let_go", number)
 
     async def _change(self, number: int, visibility_s: int) -> None:
@@ -431,16 +417,15 @@ class KeeperHelper(KeeperEvents):
         self._tell("late", by_s)
 
     def happened(self, name: str, lease: Lease, *facts: Any) -> None:
-        number = self._numbers[lease]
         if name == "renewed":
             facts = (*facts, lease.deadline_s)
         elif name == "lost":
-            self._leases.pop(number, None)
+            self._leases.pop(lease.number, None)
         elif name == "warned":
             facts = (steady_s() + facts[0],)
         elif name == "failed":
             facts = (_in_words(facts[0]), facts[1])
-        self._tell(name, number, *facts)
+        self._tell(name, lease.number, *facts)
 
 
 def _in_words(problem: Exception) -> tuple[str, str, str]:
