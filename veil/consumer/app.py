@@ -20,7 +20,7 @@ from veil.consumer.handlers.table import HandlerTable
 from veil.consumer.metrics import ConsumerMetrics, HealthServer
 from veil.consumer.outcomes import FailurePolicy, FailureSpec, Outcome
 from veil.consumer.renewal.policies import Adaptive, RenewalPolicy
-from veil.consumer.runner import ConsumerFailed, Dependencies, Runner, real_dependencies
+from veil.consumer.runner import ConsumerFailed, Dependencies, Runner, real_dependencies, until_first
 from veil.consumer.settings import ConsumerSettings, Seconds
 from veil.consumer.tracing import Tracing, is_set_up
 
@@ -198,15 +198,12 @@ class Consumer:
         running = self._running = asyncio.get_running_loop().create_task(
             self._watched(runner, started.set), name=f"veil consumer of {self.settings.name}"
         )
-        waiting = asyncio.ensure_future(started.wait())
         try:
-            await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
+            await until_first(running, started.wait())
         except BaseException:
             self.hurry()
             await asyncio.wait([running])
             raise
-        finally:
-            waiting.cancel()
         if running.done():
             self._running = None
             running.result()

@@ -70,149 +70,6 @@ def to_ask_for(*, slots: int, taken: int, asked: int, prefetch: int, call_max: i
     return room if room >= min(call_max, max(1, prefetch // 2)) else 0
 
 
-# ---- receiving
-
-WAIT_S: Final = 20  # the longest there is: a waiting call costs nothing, an empty answer costs a request
-# Full jitter: consumers that lost the same server at the same instant must not come back as one.
-BACKOFF: Final = RetryBackoff(first_s=0.5, max_s=60.0, jitter=1.0, throttled=4.0)
-_ATTEMPTS_KEPT: Final = 32
-
-
-class Receiver:
-    """Keeps receives under way while there is room; `pump` after everything that may have made some.
-
-    One call waits on an idle queue. Each answer that brings at least half of what was asked for allows one more call
-    beside it, an empty one takes all but one away: a backlog is taken up quickly, and idleness stays cheap.
-    """
-
-    def __init__(
-        self,
-        api: QueueApi,
-        url: str,
-        *,
-        visibility_s: Callable[[], int],
-        free_slots: Callable[[int], int],
-        deliver: Callable[[list[RawMessage], int], None],
-        on_fatal: Callable[[ApiError], None],
-        sleep: Callable[[float], Awaitable[None]],
-        random: Random,
-        fifo: bool,
-        calls_max: int,
-    ) -> None:
-        self._api, self._url, self._fifo, self._calls_max = api, url, fifo, calls_max
-        self._visibility_s, self._free_slots, self._deliver, self._on_fatal = (
-            visibility_s,
-            free_slots,
-            deliver,
-            on_fatal,
-        )
-        self._sleep, self._random = sleep, random
-        self._calls: set[asyncio.Task[None]] = set()
-        self._pause: asyncio.Task[None] | None = None
-        self._allowed = 1
-        self._failures = 0
-        self._stopping = False
-        self._pumping = False  # at the end of this turn
-        # FIFO: a receive that went unanswered is asked again under the same id, so that what it may have taken comes at
-        # once instead of blocking its groups for a whole window.
-        self._unanswered: deque[str] = deque(maxlen=_ATTEMPTS_KEPT)
-        self.asked = 0  # what the receives under way may still bring
-
-    @property
-    def under_way(self) -> int:
-        """How many receives wait for an answer."""
-        return len(self._calls)
-
-    @property
-    def pausing(self) -> bool:
-        """Whether it waits after a failure."""
-        return self._pause is not None
-
-    def pump_soon(self) -> None:
-        """Ask at the end of this turn of the loop, in which others may make room too."""
-        if not self._pumping:
-            self._pumping = True
-            asyncio.get_running_loop().call_soon(self.pump)
-
-    def pump(self) -> None:
-        """Ask for as much as there is room for."""
-        self._pumping = False
-        while not self._stopping and self._pause is None and len(self._calls) < self._allowed:
-            count = self._free_slots(self.asked)
-            if count < 1:
-                return
-            self.asked += count
-            call = asyncio.get_running_loop().create_task(self._receive(count))
-            self._calls.add(call)
-            call.add_done_callback(self._ended)
-
-    async def stop(self) -> None:
-        """Ask no more, and cancel what is under way: the client gives back what an answer on its way brings."""
-        self._stopping = True
-        if self._pause is not None:
-            self._pause.cancel()
-        for call in self._calls:
-            call.cancel()
-        while self._calls:
-            await asyncio.wait(self._calls)
-
-    async def _receive(self, count: int) -> None:
-        attempt_id: str | None = None
-        if self._fifo:
-            attempt_id = self._unanswered.popleft() if self._unanswered else uuid.uuid4().hex
-        visibility_s = self._visibility_s()
-        try:
-            messages = await self._api.receive(
-                self._url, count=count, wait_s=WAIT_S, visibility_s=visibility_s, attempt_id=attempt_id
-            )
-        except ApiError as error:
-            self.asked -= count
-            if attempt_id is not None and error.failure is Failure.UNREACHABLE:
-                self._unanswered.append(attempt_id)
-            self._failed(error)
-            return
-        except BaseException:
-            self.asked -= count
-            raise
-        self.asked -= count
-        self._failures = 0
-        if 2 * len(messages) >= count:
-            self._allowed = min(len(self._calls) + 1, self._calls_max)
-        elif not messages:
-            self._allowed = 1
-        if messages:
-            self._deliver(messages, visibility_s)
-
-    def _ended(self, call: asyncio.Task[None]) -> None:
-        self._calls.discard(call)
-        if not call.cancelled() and (error := call.exception()) is not None:
-            _log.error("receiving from %s failed in an unforeseen way: %r", self._url, error, exc_info=error)
-            self._failed(ApiError(Failure.UNREACHABLE, type(error).__name__, str(error)))
-        self.pump()
-
-    def _failed(self, error: ApiError) -> None:
-        if self._stopping:
-            return
-        if error.failure in (Failure.FATAL, Failure.REFUSED):
-            self._stopping = True
-            self._on_fatal(error)
-            return
-        self._allowed = 1
-        if self._pause is not None:
-            return  # calls that were under way side by side fail together: one trouble, one step
-        pause_s = BACKOFF.pause_s(self._failures, error.failure, self._random)
-        self._failures += 1
-        _log.warning("receiving from %s failed, next try in %.1f s: %s", self._url, pause_s, error)
-        self._pause = asyncio.get_running_loop().create_task(self._wait(pause_s))
-
-    async def _wait(self, pause_s: float) -> None:
-        try:
-            await self._sleep(pause_s)
-        finally:
-            self._pause = None
-        self.pump()
-
-
 # ---- queue facts
 
 _FRESH_S: Final = 60.0
@@ -285,3 +142,141 @@ def _dead_letters(url: str, redrive_policy: str) -> str | None:
     # Dead letters lie in the account and region of their queue, so its URL differs in the name alone. Asking for it would
     # take one more permission on one more queue.
     return f"{prefix}/{name}"
+
+
+# ---- receiving
+
+WAIT_S: Final = 20  # the longest there is: a waiting call costs nothing, an empty answer costs a request
+# Full jitter: consumers that lost the same server at the same instant must not come back as one.
+BACKOFF: Final = RetryBackoff(first_s=0.5, max_s=60.0, jitter=1.0, throttled=4.0)
+_ATTEMPTS_KEPT: Final = 32
+
+
+class Receiver:
+    """Keeps receives under way while there is room; `pump` after everything that may have made some.
+
+    One call waits on an idle queue. Each answer that brings at least half of what was asked for allows one more call
+    beside it, an empty one takes all but one away: a backlog is taken up quickly, and idleness stays cheap.
+    """
+
+    def __init__(
+        self,
+        api: QueueApi,
+        facts: QueueFacts,
+        *,
+        free_slots: Callable[[int], int],
+        deliver: Callable[[list[RawMessage], int], None],
+        on_fatal: Callable[[ApiError], None],
+        sleep: Callable[[float], Awaitable[None]],
+        random: Random,
+        calls_max: int,
+    ) -> None:
+        self._api, self._facts, self._calls_max = api, facts, calls_max
+        self._free_slots, self._deliver, self._on_fatal = free_slots, deliver, on_fatal
+        self._sleep, self._random = sleep, random
+        self._calls: set[asyncio.Task[None]] = set()
+        self._pause: asyncio.Task[None] | None = None
+        self._allowed = 1
+        self._failures = 0
+        self._stopping = False
+        self._pumping = False  # at the end of this turn
+        # FIFO: a receive that went unanswered is asked again under the same id, so that what it may have taken comes at
+        # once instead of blocking its groups for a whole window.
+        self._unanswered: deque[str] = deque(maxlen=_ATTEMPTS_KEPT)
+        self.asked = 0  # what the receives under way may still bring
+
+    @property
+    def under_way(self) -> int:
+        """How many receives wait for an answer."""
+        return len(self._calls)
+
+    @property
+    def pausing(self) -> bool:
+        """Whether it waits after a failure."""
+        return self._pause is not None
+
+    def pump_soon(self) -> None:
+        """Ask at the end of this turn of the loop, in which others may make room too."""
+        if not self._pumping:
+            self._pumping = True
+            asyncio.get_running_loop().call_soon(self.pump)
+
+    def pump(self) -> None:
+        """Ask for as much as there is room for."""
+        self._pumping = False
+        while not self._stopping and self._pause is None and len(self._calls) < self._allowed:
+            count = self._free_slots(self.asked)
+            if count < 1:
+                return
+            self.asked += count
+            call = asyncio.get_running_loop().create_task(self._receive(count))
+            self._calls.add(call)
+            call.add_done_callback(self._ended)
+
+    async def stop(self) -> None:
+        """Ask no more, and cancel what is under way: the client gives back what an answer on its way brings."""
+        self._stopping = True
+        if self._pause is not None:
+            self._pause.cancel()
+        for call in self._calls:
+            call.cancel()
+        while self._calls:
+            await asyncio.wait(self._calls)
+
+    async def _receive(self, count: int) -> None:
+        attempt_id: str | None = None
+        if self._facts.fifo:
+            attempt_id = self._unanswered.popleft() if self._unanswered else uuid.uuid4().hex
+        visibility_s = self._facts.visibility_s
+        try:
+            messages = await self._api.receive(
+                self._facts.url, count=count, wait_s=WAIT_S, visibility_s=visibility_s, attempt_id=attempt_id
+            )
+        except ApiError as error:
+            self.asked -= count
+            if attempt_id is not None and error.failure is Failure.UNREACHABLE:
+                self._unanswered.append(attempt_id)
+            self._failed(error)
+            return
+        except BaseException:
+            self.asked -= count
+            raise
+        self.asked -= count
+        self._failures = 0
+        if 2 * len(messages) >= count:
+            self._allowed = min(len(self._calls) + 1, self._calls_max)
+        elif not messages:
+            self._allowed = 1
+        if messages:
+            self._deliver(messages, visibility_s)
+
+    def _ended(self, call: asyncio.Task[None]) -> None:
+        self._calls.discard(call)
+        if not call.cancelled() and (error := call.exception()) is not None:
+            _log.error(
+                "receiving from %s failed in an unforeseen way: %r", self._facts.url, error, exc_info=error
+            )
+            self._failed(ApiError(Failure.UNREACHABLE, type(error).__name__, str(error)))
+        self.pump()
+
+    def _failed(self, error: ApiError) -> None:
+        if self._stopping:
+            return
+        if error.failure in (Failure.FATAL, Failure.REFUSED):
+            self._stopping = True
+            self._on_fatal(error)
+            return
+        self._allowed = 1
+        if self._pause is not None:
+            return  # calls that were under way side by side fail together: one trouble, one step
+        pause_s = BACKOFF.pause_s(self._failures, error.failure, self._random)
+        self._failures += 1
+        _log.warning("receiving from %s failed, next try in %.1f s: %s", self._facts.url, pause_s, error)
+        self._pause = asyncio.get_running_loop().create_task(self._wait(pause_s))
+
+    async def _wait(self, pause_s: float) -> None:
+        try:
+            await self._sleep(pause_s)
+        finally:
+            self._pause = None
+        self.pump()

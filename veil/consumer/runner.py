@@ -133,9 +133,8 @@ class Runner:
 
     async def _started_unless_stopped(self) -> bool:
         start = asyncio.ensure_future(self._start())
-        asked = asyncio.ensure_future(self._stop_asked.wait())
         try:
-            await asyncio.wait([start, asked], return_when=asyncio.FIRST_COMPLETED)
+            await until_first(start, self._stop_asked.wait())
             if not start.done():
                 start.cancel()
                 await asyncio.wait([start])
@@ -146,8 +145,7 @@ class Runner:
         except ApiError as error:
             raise ConsumerFailed(f"queue {self._settings.queue}: {error}") from error
         finally:
-            for task in (start, asked):
-                task.cancel()
+            start.cancel()
 
     async def _start(self) -> None:
         settings, dependencies = self._settings, self._dependencies
@@ -218,15 +216,13 @@ class Runner:
         )
         self.receiver = Receiver(
             api,
-            facts.url,
-            visibility_s=lambda: facts.visibility_s,
+            facts,
             free_slots=self._free_slots,
             deliver=self._deliver,
             on_fatal=lambda error: self.ask_to_stop(ConsumerFailed(f"queue {settings.queue}: {error}")),
             calls_max=min(RECEIVES_MAX, math.ceil((self._receive_target + AHEAD_MAX) / 10)),
             sleep=sleep,
             random=random,
-            fifo=facts.fifo,
         )
         self._waiting = FifoWaiting(dependencies.monotonic) if facts.fifo else WaitingMessages()
         self.dispatch = Dispatch(
@@ -342,14 +338,14 @@ class Runner:
         if dispatch.running:
             _log.info("stopping: waiting for %d handlers, at most %g s", dispatch.running, drain_timeout_s)
         drained: asyncio.Future[Any] = asyncio.gather(given_back, dispatch.drained())
-        await _first_of(drained, self._dependencies.sleep(drain_timeout_s), self._hurried.wait())
+        await until_first(drained, self._dependencies.sleep(drain_timeout_s), self._hurried.wait())
         if not drained.done():
             if dispatch.running:
                 _log.warning("stopping: %d handlers are interrupted", dispatch.running)
             dispatch.interrupt()
             self.deletes.hurry()
             self._releases.hurry()
-            await _first_of(drained, asyncio.sleep(_LAST_S))
+            await until_first(drained, asyncio.sleep(_LAST_S))
         if not drained.done():
             # Looked at, or asyncio would tell of the cancelling as of an error that nobody has heard of.
             drained.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -359,7 +355,7 @@ class Runner:
                     "stopping: %d of the handlers did not end, and are left behind", dispatch.running
                 )
             abandoned = asyncio.ensure_future(self._processor.abandon(dispatch.messages()))
-            await _first_of(abandoned, asyncio.sleep(_LAST_S))
+            await until_first(abandoned, asyncio.sleep(_LAST_S))
         # What a group gave back after its member failed may have come in while the others were drained.
         await self._processor.give_back(dispatch.not_begun())
         _log.info("stopped consuming %s", self.facts.url)
@@ -394,10 +390,11 @@ async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
         raise
 
 
-async def _first_of(drained: asyncio.Future[Any], *others: Awaitable[Any]) -> None:
+async def until_first(awaited: asyncio.Future[Any], *others: Awaitable[Any]) -> None:
+    """Return when the first is done, or one of the others, which are cancelled then."""
     waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(other) for other in others]
     try:
-        await asyncio.wait([drained, *waiting], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([awaited, *waiting], return_when=asyncio.FIRST_COMPLETED)
     finally:
         for each in waiting:
             each.cancel()
