@@ -82,6 +82,7 @@ from veil.stores.store import (
     NoEvents,
     OutboxRow,
     OutboxSize,
+    OwnLeaseTime,
     QueueContent,
     Rotated,
     StoreEvents,
@@ -191,7 +192,7 @@ class Operation(NamedTuple):
     happened: Counter[tuple[str, int]]  # by event and queue
 
 
-class MemoryStore:
+class MemoryStore(OwnLeaseTime):
     """Keeps the contract of a store, except that nothing outlives the process; `Store` says what each operation is."""
 
     is_shared = False
@@ -328,15 +329,6 @@ class MemoryStore:
         return next((each.queue for each in self._queues.values() if each.queue.key == key), None)
 
     # ---- time
-
-    def trouble_at(self, now_ms: int) -> Trouble | None:
-        return self.lease_time.trouble_at(now_ms)
-
-    def begin_serving(self) -> None:
-        self.lease_time.start()
-
-    def end_serving(self) -> None:
-        self.lease_time.stop()
 
     def next_due_ms(self) -> int | None:
         due: list[int] = []

@@ -67,7 +67,7 @@ from itertools import islice
 from typing import NamedTuple, Protocol, TypeVar
 
 from veil.core.attempt import NOTHING_REPORTED, ReportedOutcome
-from veil.core.clock import Trouble
+from veil.core.clock import LeaseTime, Trouble
 from veil.core.effect import HolderSign
 from veil.core.errors import VeilError
 from veil.core.event import NOBODY
@@ -399,3 +399,18 @@ def sources_of(queues: Iterable[Queue], target: QueueKey, limit: int) -> list[Qu
     redriving = ((queue, queue.settings.redrive) for queue in queues)
     found = (each for each, redrive in redriving if redrive is not None and redrive.dead_letters == target)
     return list(islice(found, limit))
+
+
+class OwnLeaseTime:
+    """The part of the contract that a store keeps by the lease time of its own process."""
+
+    lease_time: LeaseTime
+
+    def trouble_at(self, now_ms: int) -> Trouble | None:
+        return self.lease_time.trouble_at(now_ms)
+
+    def begin_serving(self) -> None:
+        self.lease_time.start()
+
+    def end_serving(self) -> None:
+        self.lease_time.stop()

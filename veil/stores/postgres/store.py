@@ -12,7 +12,7 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool
 
 from veil.core.attempt import NOTHING_REPORTED, ReportedOutcome
-from veil.core.clock import Clock, Trouble
+from veil.core.clock import Clock
 from veil.core.errors import StoreError, VeilError
 from veil.core.event import NOBODY
 from veil.core.lease import STREAM_REST_MS, Deletion, HoldContent, HoldKey, HoldTally
@@ -41,6 +41,7 @@ from veil.stores.store import (
     NoEvents,
     OutboxRow,
     OutboxSize,
+    OwnLeaseTime,
     QueueContent,
     StoreEvents,
     sources_of,
@@ -67,7 +68,7 @@ def _on_queue(
     return call
 
 
-class PostgresStore:
+class PostgresStore(OwnLeaseTime):
     """Any number of nodes on one database, which is what makes it durable.
 
     Without a clock given, time is the database's own.
@@ -179,15 +180,6 @@ class PostgresStore:
         await self._close_pool()
 
     # ---- time
-
-    def trouble_at(self, now_ms: int) -> Trouble | None:
-        return self.lease_time.trouble_at(now_ms)
-
-    def begin_serving(self) -> None:
-        self.lease_time.start()
-
-    def end_serving(self) -> None:
-        self.lease_time.stop()
 
     def next_due_ms(self) -> int | None:
         return self._engine.due_times.next_ms()

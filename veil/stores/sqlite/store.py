@@ -39,6 +39,7 @@ from veil.stores.store import (
     NoEvents,
     OutboxRow,
     OutboxSize,
+    OwnLeaseTime,
     QueueContent,
     Rotated,
     StoreEvents,
@@ -63,7 +64,7 @@ def _seen(done: asyncio.Future[Any]) -> None:
         done.exception()
 
 
-class SqliteStore:
+class SqliteStore(OwnLeaseTime):
     """Durable on one machine. Every change is in the WAL and synced before its method returns.
 
     With `journal`, what happens to messages is recorded in the outbox. If nobody takes it away and it has grown to
@@ -191,15 +192,6 @@ class SqliteStore:
             self.on_failure(error)
 
     # ---- time
-
-    def trouble_at(self, now_ms: int) -> Trouble | None:
-        return self.lease_time.trouble_at(now_ms)
-
-    def begin_serving(self) -> None:
-        self.lease_time.start()
-
-    def end_serving(self) -> None:
-        self.lease_time.stop()
 
     def next_due_ms(self) -> int | None:
         due_ms = self._db.next_due_ms()
