@@ -179,13 +179,13 @@ class Queue:
     def _entry(self, message: Outgoing) -> _Waiting:
         """The message as it travels; whatever is wrong with it is said here, to whoever sends it."""
         entry: dict[str, Any] = {"MessageBody": _body(message.payload)}
-        attributes = {name: _attribute(name, value) for name, value in (message.attributes or {}).items()}
+        attributes = {name: attribute_of(name, value) for name, value in (message.attributes or {}).items()}
         if message.type is not None:
-            attributes[self._type_attribute] = _attribute(self._type_attribute, message.type)
+            attributes[self._type_attribute] = attribute_of(self._type_attribute, message.type)
         if "traceparent" not in attributes and len(attributes) < ATTRIBUTES_MAX:
             parent = current_span()
             if parent is not None:
-                attributes["traceparent"] = _attribute("traceparent", parent)
+                attributes["traceparent"] = attribute_of("traceparent", parent)
         if len(attributes) > ATTRIBUTES_MAX:
             raise ValueError(
                 f"{len(attributes)} attributes: expected at most {ATTRIBUTES_MAX}, type included"
@@ -352,7 +352,8 @@ def _body(payload: Any) -> str:
         raise TypeError(f"{type(payload).__qualname__}: cannot be sent as JSON: {error}") from None
 
 
-def _attribute(name: str, value: object) -> Attribute:
+def attribute_of(name: str, value: object) -> Attribute:
+    """The attribute that a value is sent as; raises TypeError where it cannot be one."""
     if isinstance(value, str):
         return Attribute.of("String", value)
     if isinstance(value, bytes):

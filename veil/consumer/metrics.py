@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from http import HTTPStatus
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from veil.consumer.lease import Lease
 from veil.consumer.message import Message
@@ -63,7 +63,7 @@ class ConsumerMetrics:
         self._handlers: set[str] = set()
         self._registry = registry
         if registry is not None:
-            registry.register(_collected(self.families))
+            registry.register(self)
 
     def handled(self, message: Message, handler: str, outcome: Outcome | None, seconds: float) -> None:
         """A handler has ended with this outcome; None when its lease was lost, 0 seconds when it was not begun."""
@@ -99,11 +99,15 @@ class ConsumerMetrics:
         from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
         if self._registry is None:
-            self._registry = CollectorRegistry(auto_describe=False)
-            self._registry.register(_collected(self.families))
+            self._registry = CollectorRegistry()
+            self._registry.register(self)
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
-    def families(self) -> Iterator[Metric]:
+    def describe(self) -> Iterable[Metric]:
+        """Nothing; else a registry would collect once, before there is anything to ask."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
         """The metrics, in the order in which they are shown."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
@@ -159,19 +163,6 @@ def _known(names: set[str], name: str) -> str:
         return _OTHER
     names.add(name)
     return name
-
-
-def _collected(families: Callable[[], Iterable[Metric]]) -> Any:
-    from prometheus_client.registry import Collector
-
-    class Collected(Collector):
-        def collect(self) -> Iterable[Metric]:
-            return families()
-
-        def describe(self) -> Iterable[Metric]:
-            return ()  # else registering would collect once, before there is anything to ask
-
-    return Collected()
 
 
 # ---- renewal

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from veil.client.api import Attribute, Failure
+from veil.client.queue import attribute_of
 from veil.consumer.app import Consumer
 from veil.consumer.message import current_message
 from veil.consumer.renewal.keeper import Keeper, KeeperEvents, LeaseKeeper
@@ -149,7 +150,7 @@ class ConsumerHarness:
     ) -> str:
         """Send a message (what is no text, as JSON) and give its id; on a FIFO queue, into the group `g` unless told."""
         self._sent += 1
-        own = {name: _attribute(value) for name, value in (attributes or {}).items()}
+        own = {name: attribute_of(name, value) for name, value in (attributes or {}).items()}
         if type is not None:
             own[self._app.settings.message_type_attribute] = Attribute.of("String", type)
         fifo = self.queue_name.endswith(".fifo")
@@ -271,9 +272,3 @@ class ConsumerHarness:
             await asyncio.sleep(0)
             now = self._state()
             quiet, seen = (quiet + 1 if now == seen else 0), now
-
-
-def _attribute(value: str | bytes | Attribute) -> Attribute:
-    if isinstance(value, Attribute):
-        return value
-    return Attribute.of("Binary" if isinstance(value, bytes) else "String", value)
