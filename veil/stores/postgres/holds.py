@@ -84,10 +84,7 @@ async def extend_holds(
 ) -> HoldStep:
     """Extend the leases of the next holds of the stream."""
     state, tally = tx.state_of(queue), HoldTally()
-    if not await _is_owned(tx, state, stream, owner):
-        return HoldStep(tally, None)
-    holds, cursor = await _next_holds(tx, state, stream, after, NUMBER_MAX)
-    messages = await held_messages(tx, state, (member.seq for hold in holds for member in hold.members))
+    holds, messages, cursor = await _next_holds(tx, state, stream, owner, after, NUMBER_MAX)
     group_seqs = await _group_seqs(tx, state, messages)
     for hold in holds:
         kept = _keep(tx, state, hold, messages, group_seqs, visibility_s, caller, again=False)
@@ -108,11 +105,9 @@ async def delete_holds(
 ) -> HoldStep:
     """Close the names up to the batch, and delete the messages of the next holds."""
     state, tally = tx.state_of(queue), HoldTally()
-    if not await _is_owned(tx, state, stream, owner):
-        return HoldStep(tally, None)
+    holds, messages, cursor = await _next_holds(tx, state, stream, owner, after, up_to_batch)
+    # Of a stream that is not known, this finds nothing to close.
     tx.defer(Q.close_stream, {**_named(tx, state, stream), "batch": up_to_batch})
-    holds, cursor = await _next_holds(tx, state, stream, after, up_to_batch)
-    messages = await held_messages(tx, state, (member.seq for hold in holds for member in hold.members))
     for hold in holds:
         effects = []
         for member in hold.members:
@@ -128,12 +123,21 @@ async def delete_holds(
 
 
 async def _next_holds(
-    tx: Transaction, state: LockedQueue, stream: str, after: HoldCursor, up_to_batch: int
-) -> tuple[list[StoredHold], HoldCursor | None]:
-    """The holds of the next step, and the cursor after them (None: the end)."""
+    tx: Transaction, state: LockedQueue, stream: str, owner: str, after: HoldCursor, up_to_batch: int
+) -> tuple[list[StoredHold], decide.HeldMessages, HoldCursor | None]:
+    """The holds of the next step with their messages, and the cursor after them (None: the end); none of an unknown stream.
+    Marks the stream as used; raises StreamTaken if another owner has it."""
     batch, part = after
     named = {"batch": batch, "part": part, "up_to": up_to_batch, "limit": HOLDS_AT_ONCE}
-    rows = await tx.rows(Q.next_holds, {"queue": state.id, "stream": stream, **named})
+    known, rows = await tx.rows_of_each(
+        (Q.touch_stream, _named(tx, state, stream)),
+        (Q.next_holds, {"queue": state.id, "stream": stream, **named}),
+    )
+    if not known:
+        return [], {}, None
+    [(present, _)] = known
+    if present not in (None, owner):
+        raise StreamTaken(stream, owner)
     holds: list[StoredHold] = []
     members = 0
     for batch, part, lost, packed in rows:
@@ -142,7 +146,8 @@ async def _next_holds(
         if members >= MEMBERS_AT_ONCE:
             break
     is_end = len(holds) == len(rows) < HOLDS_AT_ONCE
-    return holds, None if is_end or not holds else (holds[-1].key.batch, holds[-1].key.part)
+    messages = await held_messages(tx, state, (member.seq for hold in holds for member in hold.members))
+    return holds, messages, None if is_end or not holds else (holds[-1].key.batch, holds[-1].key.part)
 
 
 async def _group_seqs(
@@ -181,15 +186,6 @@ def _keep(
     if struck:
         _write(tx, state, hold.key, hold.lost + struck, kept.left)
     return kept
-
-
-async def _is_owned(tx: Transaction, state: LockedQueue, stream: str, owner: str) -> bool:
-    """False for an unknown stream; raises StreamTaken if another owner has it. Marks an owned stream as used."""
-    for present, _ in await tx.rows(Q.touch_stream, _named(tx, state, stream)):
-        if present not in (None, owner):
-            raise StreamTaken(stream, owner)
-        return True
-    return False
 
 
 def _write(tx: Transaction, state: LockedQueue, key: HoldKey, lost: int, members: Sequence[Member]) -> None:

@@ -58,11 +58,10 @@ async def step(
     if task.status != "RUNNING":
         return task
     source = tx.by_key.get(task.source)
+    [(packed,)] = await tx.rows(Q.move_caller, {"id": task.id})
+    caller = decode_caller(packed)
     if found is not None:
-        answers: list[Sent | VeilError] = []
-        if source is not None and found.chosen:
-            [(caller,)] = await tx.rows(Q.move_caller, {"id": task.id})
-            answers = await redrive(tx, known, source.queue, found.chosen, decode_caller(caller))
+        answers = await redrive(tx, known, source.queue, found.chosen, caller) if source else []
         return _advanced(tx, decide.step_scan(task, found, answers))
     messages: list[StoredMessage] = []
     if source is not None:
@@ -71,14 +70,13 @@ async def step(
     if task.destination is None:
         _need(tx, known, (decide.home_of(each, task.source) for each in messages))
     moves, task = decide.step_move(task, messages, count, tx.find)
-    if source is not None and moves:
-        [(caller,)] = await tx.rows(Q.move_caller, {"id": task.id})
+    if source is not None:
         numbers = await tx.numbers(len(moves))
         moved = [
             await _redriven(tx, message, target, number)
             for (message, target), number in zip(moves, numbers, strict=True)
         ]
-        apply(tx, source, moved, decode_caller(caller))
+        apply(tx, source, moved, caller)
     return _advanced(tx, task)
 
 
