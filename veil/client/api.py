@@ -183,47 +183,28 @@ RANDOM: Final = Random()  # noqa: S311 - spreads load, hides nothing
 # Every code has two spellings, the `__type` of AWS JSON and the one of the older Query protocol, which batch entries and the
 # header `x-amzn-query-error` still use. Both are found here.
 
-# By code, without namespace and without a closing "Exception".
-_BY_CODE: Final[dict[str, Failure]] = {
+# Codes without namespace and without a closing "Exception".
+_CODES: Final = {
     # The receipt holds nothing any more.
-    "ReceiptHandleIsInvalid": Failure.LOST,
-    "MessageNotInflight": Failure.LOST,
+    Failure.LOST: ("ReceiptHandleIsInvalid", "MessageNotInflight"),
     # Slower, please. OverLimit on a receive: too many messages in flight.
-    "OverLimit": Failure.THROTTLED,
-    "RequestThrottled": Failure.THROTTLED,
-    "Throttled": Failure.THROTTLED,
-    "Throttling": Failure.THROTTLED,
-    "TooManyRequests": Failure.THROTTLED,
-    "RequestLimitExceeded": Failure.THROTTLED,
-    "SlowDown": Failure.THROTTLED,
-    "KmsThrottled": Failure.THROTTLED,
-    "KMS.Throttling": Failure.THROTTLED,
-    # The service's own trouble; a batch entry has no status to say so.
-    "InternalError": Failure.UNREACHABLE,
-    "InternalFailure": Failure.UNREACHABLE,
-    "ServiceUnavailable": Failure.UNREACHABLE,
-    "RequestTimeout": Failure.UNREACHABLE,
-    # Signed too long ago, such as before the machine slept: the next try is signed anew.
-    "RequestExpired": Failure.UNREACHABLE,
-    # No such queue.
-    "QueueDoesNotExist": Failure.FATAL,
-    "NonExistentQueue": Failure.FATAL,
-    "InvalidAddress": Failure.FATAL,
-    # No access.
-    "AccessDenied": Failure.FATAL,
-    "AuthFailure": Failure.FATAL,
-    "ExpiredToken": Failure.FATAL,
-    "IncompleteSignature": Failure.FATAL,
-    "InvalidAccessKeyId": Failure.FATAL,
-    "InvalidClientTokenId": Failure.FATAL,
-    "InvalidSecurity": Failure.FATAL,
-    "InvalidSignature": Failure.FATAL,
-    "MissingAuthenticationToken": Failure.FATAL,
-    "NotAuthorized": Failure.FATAL,
-    "OptInRequired": Failure.FATAL,
-    "SignatureDoesNotMatch": Failure.FATAL,
-    "UnrecognizedClient": Failure.FATAL,
-}
+    Failure.THROTTLED: (
+        "OverLimit", "RequestThrottled", "Throttled", "Throttling", "TooManyRequests", "RequestLimitExceeded", "SlowDown",
+        "KmsThrottled", "KMS.Throttling",
+    ),
+    # The service's own trouble; a batch entry has no status to say so. And what was signed too long ago, such as before the
+    # machine slept: the next try is signed anew.
+    Failure.UNREACHABLE: (
+        "InternalError", "InternalFailure", "ServiceUnavailable", "RequestTimeout", "RequestExpired",
+    ),
+    # No such queue, or no access.
+    Failure.FATAL: (
+        "QueueDoesNotExist", "NonExistentQueue", "InvalidAddress", "AccessDenied", "AuthFailure", "ExpiredToken",
+        "IncompleteSignature", "InvalidAccessKeyId", "InvalidClientTokenId", "InvalidSecurity", "InvalidSignature",
+        "MissingAuthenticationToken", "NotAuthorized", "OptInRequired", "SignatureDoesNotMatch", "UnrecognizedClient",
+    ),
+}  # fmt: skip
+_BY_CODE: Final = {code: failure for failure, codes in _CODES.items() for code in codes}
 # Where one code stands for several things, the words decide; they come before the table.
 _BY_WORDS: Final[dict[str, tuple[tuple[str, Failure], ...]]] = {
     "InvalidParameterValue": (

@@ -146,7 +146,6 @@ class SqsClient(QueueApi):
             raise ApiError(error.failure, error.code, where) from None
 
     async def attributes(self, url: str) -> dict[str, str]:
-        """All queue attributes."""
         given = {"QueueUrl": url, "AttributeNames": ["All"]}
 
         def read(answer: HttpAnswer) -> dict[str, str]:
@@ -163,7 +162,6 @@ class SqsClient(QueueApi):
         visibility_s: int | None = None,
         attempt_id: str | None = None,
     ) -> list[RawMessage]:
-        """Up to `count` messages with all their attributes; None for the visibility means the queue's own."""
         given: dict[str, Any] = {
             "QueueUrl": url,
             "MaxNumberOfMessages": count,
@@ -204,7 +202,6 @@ class SqsClient(QueueApi):
     async def delete(
         self, url: str, receipts: Sequence[str], *, reported: Sequence[ReportedOutcome | None] = ()
     ) -> list[ApiError | None]:
-        """Delete up to `bulk_max` by receipt; what failed is said in its place. Raises ApiError when the whole call did."""
         count = len(receipts)
         # What is reported of errors has to fit into one header, so it travels by ten.
         if count <= BATCH_MAX or not any(each is not None and each.error_type for each in reported):
@@ -228,7 +225,6 @@ class SqsClient(QueueApi):
         reported: Sequence[ReportedOutcome | None] = (),
         closing: bool = False,
     ) -> list[ApiError | None]:
-        """Set the visibility of up to ten, in one call, as `delete` does."""
         entries = [
             {"Id": str(at), "ReceiptHandle": receipt, "VisibilityTimeout": visibility_s}
             for at, (receipt, visibility_s) in enumerate(changes)
@@ -247,7 +243,6 @@ class SqsClient(QueueApi):
         deduplication_id: str | None = None,
         delay_s: int | None = None,
     ) -> str:
-        """Send one message; returns its id."""
         given: dict[str, Any] = {"QueueUrl": url, "MessageBody": body}
         if attributes:
             given["MessageAttributes"] = attributes
@@ -310,7 +305,6 @@ class SqsClient(QueueApi):
         )
 
     async def close(self) -> None:
-        """Close every connection, cancelling what is under way."""
         self._closed = True
         await self._pool.abandon()
         if self._giving_back:

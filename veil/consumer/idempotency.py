@@ -303,7 +303,6 @@ class _SqlIdempotency:
     _clear: tuple[str, ...] = ()  # with each claim
 
     async def claim(self, key: str, holder: Holder, *, hold_ms: int) -> Claim:
-        """Claim the key for `hold_ms`."""
         if await self._run(key, holder, hold_ms, _CLAIM, *self._clear):
             return Claimed()
         row = await self._run(key, holder, 0, _LOOK)
@@ -313,11 +312,9 @@ class _SqlIdempotency:
         return Done() if row[0] else Busy(max(1, int(row[1])))
 
     async def finish(self, key: str, holder: Holder, *, keep_ms: int) -> bool:
-        """Remember for `keep_ms` that it is done; False when the claim is not this holder's any more."""
         return bool(await self._run(key, holder, keep_ms, _FINISH))
 
     async def give_up(self, key: str, holder: Holder) -> None:
-        """Forget the claim, if it is this holder's and not finished."""
         await self._run(key, holder, 0, _GIVE_UP)
 
     async def _run(self, key: str, holder: Holder, ms: int, *statements: str) -> Any:
@@ -367,7 +364,6 @@ class SqliteIdempotency(_SqlIdempotency):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="veil-idempotency")
 
     async def close(self) -> None:
-        """Close the file."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown()
 
@@ -443,7 +439,6 @@ class PostgresIdempotency(_SqlIdempotency):
         self._lock = asyncio.Lock()
 
     async def close(self) -> None:
-        """Close the connection."""
         if self._connection is not None:
             await self._connection.close()
             self._connection = None

@@ -103,6 +103,8 @@ class ShardedStore:
             for dsn in dsns
         ]
         self._home = self._all[0]
+        # Every node is one of the first server's.
+        self.has_duty, self.share_heard = self._home.has_duty, self._home.share_heard
         self._by_number: dict[int, PostgresStore] = {}  # those that were opened
         self._placed: dict[QueueKey, int] = {}
         self._owner: StoreEvents = NoEvents()
@@ -362,9 +364,6 @@ class ShardedStore:
     undo_receive = _routed(PostgresStore.undo_receive)
     note_holders = _routed(PostgresStore.note_holders)
 
-    async def share_heard(self, packed: bytes) -> list[bytes | None]:
-        return await self._home.share_heard(packed)  # every node is one of the first server's
-
     purge = _routed(PostgresStore.purge)
     discard = _routed(PostgresStore.discard)
     counts = _routed(PostgresStore.counts)
@@ -456,9 +455,6 @@ class ShardedStore:
             # One that is away settles when it is back; the others must not wait for it.
             if isinstance(problem, BaseException) and not isinstance(problem, StoreError):
                 raise problem
-
-    async def has_duty(self, duty: str) -> bool:
-        return await self._home.has_duty(duty)
 
     # ---- the journal: each server's own, in turn
 

@@ -124,18 +124,14 @@ class _InProcessApi(QueueApi):
 
     async def attributes(self, url: str) -> dict[str, str]:
         self._owner.injected("attributes")
-        queue = await self._queue(url)
-        settings = queue.settings
-        attributes = {"QueueArn": queue.key.arn, "VisibilityTimeout": str(settings.visibility_s)}
+        settings = (await self._queue(url)).settings
+        attributes = {"VisibilityTimeout": str(settings.visibility_s)}
         if settings.redrive is not None:
             policy = {
                 "deadLetterTargetArn": settings.redrive.dead_letters.arn,
                 "maxReceiveCount": settings.redrive.receives_max,
             }
             attributes["RedrivePolicy"] = json.dumps(policy)
-        standing = await self._service.store.counts(queue)
-        attributes["ApproximateNumberOfMessages"] = str(standing.visible)
-        attributes["ApproximateNumberOfMessagesNotVisible"] = str(standing.in_flight)
         return attributes
 
     async def receive(

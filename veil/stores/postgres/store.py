@@ -101,6 +101,8 @@ class PostgresStore(OwnLeaseTime):
         self._engine.events = lambda: self.events
         self._run = self._engine.run
         self._nodes = Nodes(self._engine, self._dsn, self._each_second)
+        self.has_duty, self.share_heard = self._nodes.has_duty, self._nodes.share_heard
+        self.next_due_ms = self._engine.due_times.next_ms
         self._sweeper: asyncio.Task[None] | None = None
         self._probing: asyncio.Task[None] | None = None
         self._forget_at_ms = 0
@@ -181,9 +183,6 @@ class PostgresStore(OwnLeaseTime):
 
     # ---- time
 
-    def next_due_ms(self) -> int | None:
-        return self._engine.due_times.next_ms()
-
     async def settle(self) -> None:
         for queue_id in self._engine.due_times.due_by(self.clock.now_ms()):
             known = self._engine.queues.by_id.get(queue_id)
@@ -204,7 +203,7 @@ class PostgresStore(OwnLeaseTime):
         if self._keeps_time:
             await self._look_at_all_queues()
             await self.settle()
-        if await self._nodes.has_duty("sweep"):
+        if await self.has_duty("sweep"):
             self._start_sweeping()
 
     async def _look_at_all_queues(self) -> None:
@@ -222,12 +221,6 @@ class PostgresStore(OwnLeaseTime):
                     expiry_ms = expires_at_ms(look.oldest_seq, known.queue.settings.retention_s)
                 wake_ms = NEVER if look.wake_ms is None else look.wake_ms
                 engine.due_times.note(look.queue_id, min(wake_ms, expiry_ms), now_ms)
-
-    async def has_duty(self, duty: str) -> bool:
-        return await self._nodes.has_duty(duty)
-
-    async def share_heard(self, packed: bytes) -> list[bytes | None]:
-        return await self._nodes.share_heard(packed)
 
     # ---- queues
 
