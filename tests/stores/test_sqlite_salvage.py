@@ -15,6 +15,7 @@ from veil.core.clock import ManualClock
 from veil.core.errors import StoreBusy, StoreDamaged, StoreError
 from veil.core.lease import Deletion
 from veil.stores.sqlite.data_directory import DATABASE
+from veil.stores.sqlite.opening import PAGE_BYTES
 from veil.stores.sqlite.recovery.salvage import SET_ASIDE, Salvaged, salvage
 from veil.stores.sqlite.recovery.verify import verify
 from veil.stores.sqlite.recovery.wal_scan import scan_wal
@@ -127,9 +128,9 @@ async def test_a_spoiled_page_costs_the_messages_on_it_and_no_others(tmp_path: P
         await store.send(queue, [a_message(text) for text in texts])
     file = tmp_path / "data" / DATABASE
     data = file.read_bytes()
-    page = data.index(b"00200 xxx") // 4096
-    lost = data[page * 4096 : (page + 1) * 4096].count(b"x" * 500)
-    file.write_bytes(data[: page * 4096] + b"\xa5" * 4096 + data[(page + 1) * 4096 :])
+    page = data.index(b"00200 xxx") // PAGE_BYTES
+    lost = data[page * PAGE_BYTES : (page + 1) * PAGE_BYTES].count(b"x" * 500)
+    file.write_bytes(data[: page * PAGE_BYTES] + b"\xa5" * PAGE_BYTES + data[(page + 1) * PAGE_BYTES :])
     report = salvaged(tmp_path / "data", tmp_path / "out")
     assert report.given_up == lost > 0
     assert report.messages == 400 - lost

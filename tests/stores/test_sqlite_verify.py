@@ -14,6 +14,7 @@ from veil.core.lease import HoldKey
 from veil.core.message import MessageAttribute
 from veil.core.queue import RedriveAllow
 from veil.stores.sqlite.data_directory import DATABASE
+from veil.stores.sqlite.opening import PAGE_BYTES
 from veil.stores.sqlite.recovery.verify import verify
 from veil.stores.store import QueueContent
 
@@ -156,11 +157,11 @@ async def test_a_damaged_log_is_found_and_left_alone(tmp_path: Path):
 
 def test_spoiled_pages_are_found_one_and_all(data: Path):
     file = data / DATABASE
-    pages = file.stat().st_size // 4096
+    pages = file.stat().st_size // PAGE_BYTES
     found = 0
     for page in range(1, pages):
         whole = file.read_bytes()
-        file.write_bytes(whole[: page * 4096] + b"\xa5" * 4096 + whole[(page + 1) * 4096 :])
+        file.write_bytes(whole[: page * PAGE_BYTES] + b"\xa5" * PAGE_BYTES + whole[(page + 1) * PAGE_BYTES :])
         found += not verify(data).is_sound
         file.write_bytes(whole)
     assert found == pages - 1

@@ -54,7 +54,7 @@ GROUP_ENOUGH = 64
 QUICK_SYNC_S = 0.000_4
 _LATELY = 0.95  # how much of a slow sync is still remembered after the next
 # While checkpoints are slow the WAL grows up to here; then operations have to wait for one after all.
-WAL_PAGES_MAX = 64_000
+WAL_PAGES_MAX = 32_000
 _QUICK_S = 0.1
 _FOLD_WITHIN_MS = 5_000
 _SLOW_AGAIN_S = 1.0  # after which a checkpoint is tried again

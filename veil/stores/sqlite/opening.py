@@ -25,6 +25,10 @@ SCHEMA_VERSION = len(_MIGRATIONS)
 # Before 3.51.3 a WAL that was written and checkpointed at once could be corrupted.
 SQLITE_VERSION_MIN = 3_051_003
 CACHE_KIB = 24 * 1024
+# Every page that a commit changes is read, written to the WAL and moved to the database by calls of its own. Twice SQLite's usual
+# size has half as many of them: requests of ten take 5 to 8 % less CPU in the store, single ones as much as before. (16 KiB took
+# more again.) A database that is there already keeps its own.
+PAGE_BYTES = 8192
 
 
 def open_database(directory: Path) -> apsw.Connection:
@@ -65,6 +69,7 @@ def connect(path: Path) -> apsw.Connection:
     # anew at every execution: four times the cost of a receive.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     for pragma in (
+        f"page_size = {PAGE_BYTES}",
         "journal_mode = WAL",
         "synchronous = NORMAL",  # the group commit syncs the WAL itself, before it answers
         "wal_autocheckpoint = 0",  # and checkpoints when it can afford to
