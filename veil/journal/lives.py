@@ -162,11 +162,17 @@ class Look(NamedTuple):
 
 @dataclass(slots=True)
 class _Search:
-    """The keys that are followed, and what was found of them."""
+    """The keys that are followed, what was found of them, and how far the look has come."""
 
     keys: set[int]
+    begins_ms: int
+    further: int  # times the bounds
     ended: set[int] = field(default_factory=set)
     found: dict[tuple[int, str, int, int], LifeEvent] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)  # segments
+    is_whole: bool = True
+    looked_until: str | None = None
+    problems: list[str] = field(default_factory=list)
 
     def take(self, events: Iterable[LifeEvent]) -> bool:
         """Keep what is of our keys; True if that has brought a new key, whose events may stand beside it."""
@@ -213,22 +219,16 @@ async def read_events(
     outbox: Outbox, index: SegmentIndex | None, seqs: Set[int], *, further: int = 1
 ) -> Look:
     """The events of the messages that have these keys, at least one of them, and of what they became later."""
-    search, seq = _Search(set(seqs)), min(seqs)
-    is_whole, until, problems = True, None, list[str]()
-    seen: set[str] = set()
+    search = _Search(set(seqs), instant_of(min(seqs)), further)
     # An export may move rows from the outbox into a segment between the two looks: then that segment is looked into too.
     for round_ in range(3):
-        exported = None
-        if index is not None:
-            exported = await asyncio.to_thread(_exported, index, search, seq, seen, further)
-        if exported is not None:
-            is_whole, until = is_whole and exported.is_whole, until or exported.looked_until
-            problems += exported.problems
-        elif round_:
+        is_exported = index is not None and await asyncio.to_thread(_look_through, index, search)
+        if round_ and not is_exported:
             break  # nothing was exported meanwhile
-        is_whole = await _waiting(outbox, search, further) and is_whole
+        await _look_at_waiting(outbox, search)
     events = sorted(search.found.values(), key=lambda each: (each.at_ms, each.position))
-    return Look(events, is_whole and len(search.found) < KEPT_MAX, until, problems)
+    is_whole = search.is_whole and len(search.found) < KEPT_MAX
+    return Look(events, is_whole, search.looked_until, search.problems)
 
 
 async def keys_before(outbox: Outbox, index: SegmentIndex | None, seqs: Set[int]) -> dict[int, int]:
@@ -267,41 +267,38 @@ def _exported_moves(index: SegmentIndex, seqs: Set[int]) -> dict[int, int]:
     return found
 
 
-async def _waiting(outbox: Outbox, search: _Search, further: int) -> bool:
-    """Look through what waits to be exported; False where that was too much."""
-    async for row in waiting_rows(outbox, OUTBOX_BYTES_MAX * further):
+async def _look_at_waiting(outbox: Outbox, search: _Search) -> None:
+    """Look through what waits to be exported."""
+    async for row in waiting_rows(outbox, OUTBOX_BYTES_MAX * search.further):
         if row is None:
-            return False
+            search.is_whole = False
+            return
         # As the key is packed, so it stands in the row: most rows need not be unpacked to be passed over.
         while any(msgspec.msgpack.encode(key) in row.packed for key in search.keys):
             if not search.take(from_packed(*row)):
                 break
-    return True
 
 
-def _exported(index: SegmentIndex, search: _Search, seq: int, seen: set[str], further: int) -> Look | None:
-    """Look into the segments that were not seen yet; None where there are none."""
-    begins_ms = instant_of(seq)
-    segments = [each for each in _since_day(index, begins_ms) if each.name not in seen]
-    if not segments:
-        return None
-    seen.update(each.name for each in segments)  # also those that a bound leaves out
-    opened_max = index.opened + OPENED_MAX * further
-    problems: list[str] = []
-    segments = _begun(index, segments, begins_ms)
+def _look_through(index: SegmentIndex, search: _Search) -> bool:
+    """Look into the segments that were not seen yet; False where there are none."""
+    segments = [each for each in _since_day(index, search.begins_ms) if each.name not in search.seen]
+    search.seen.update(each.name for each in segments)  # also those that a bound leaves out
+    opened_max = index.opened + OPENED_MAX * search.further
     events = after_end = 0
-    for segment in segments:
-        if search.is_over:
-            after_end += 1
-            if after_end > _SEGMENTS_AFTER_END:
-                return Look([], True, None, problems)
-        if events > EVENTS_MAX * further or (index.opened >= opened_max and not index.is_known(segment)):
-            return Look([], False, segment.day, problems)
+    for segment in _begun(index, segments, search.begins_ms):
+        after_end += search.is_over
+        if after_end > _SEGMENTS_AFTER_END:
+            break
+        if events > EVENTS_MAX * search.further or (
+            index.opened >= opened_max and not index.is_known(segment)
+        ):
+            search.is_whole, search.looked_until = False, search.looked_until or segment.day
+            break
         try:
             events += _look_into(index, segment, search)
         except (ValueError, OSError) as problem:
-            problems.append(f"{segment.name}: {problem}")
-    return Look([], True, None, problems)
+            search.problems.append(f"{segment.name}: {problem}")
+    return bool(segments)
 
 
 def _day(at_ms: int) -> str:
