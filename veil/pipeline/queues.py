@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from veil.client.api import BATCH_MAX, ApiError, Attribute, RawMessage, RetryBackoff
+from veil.client.api import BATCH_MAX, ApiError, Attribute, Failure, RawMessage, RetryBackoff
 from veil.client.blocking import LoopClient
 from veil.client.client import SqsClient, with_retries
 
@@ -220,21 +220,11 @@ class QueueClient(ServiceClient):
     def delete_holds(self, stream: str, owner: str, up_to_batch: int) -> HoldCounts:
         """Delete every message of the stream's holds up to that batch, and close these for ever.
 
-        Says so where it was asked more than once: the last answer does not count what an earlier call had done.
+        Says so where an answer was lost: the last one does not count what the call before it had done.
         """
-        given = {"QueueUrl": self.url, "Stream": stream, "Owner": owner, "UpToBatch": up_to_batch}
-        calls = 0
-
-        async def once() -> HoldCounts:
-            nonlocal calls
-            calls += 1
-            # Not repeatable below this: a repetition that nobody sees would not be told.
-            return await self._client.ask(
-                "Veil.DeleteHolds", given, HoldCounts, repeatable=False, timeout_s=_HOLD_TIMEOUT_S
-            )
-
-        tally = self._loop.run(retried(once))
-        tally.repeated = calls > 1
+        given = {"Stream": stream, "Owner": owner, "UpToBatch": up_to_batch}
+        tally, is_repeated = self.own_counted("DeleteHolds", given, HoldCounts, timeout_s=_HOLD_TIMEOUT_S)
+        tally.repeated = is_repeated
         return tally
 
     def peek(
@@ -264,6 +254,32 @@ class QueueClient(ServiceClient):
     def own(self, action: str, given: dict[str, Any], answer_type: type[T]) -> T:
         """Any of Veil's own actions on this queue; all of them may be repeated."""
         return self._loop.run(self._own(action, given, answer_type))
+
+    def own_counted(
+        self,
+        action: str,
+        given: dict[str, Any],
+        answer_type: type[T],
+        *,
+        timeout_s: float,
+        retry_s: float = RETRY_S,
+    ) -> tuple[T, bool]:
+        """The same, and whether an earlier try may have been carried out without our hearing of it."""
+        in_doubt = False
+
+        async def once() -> T:
+            nonlocal in_doubt
+            asked = {"QueueUrl": self.url, **given}
+            try:
+                # Not repeatable below this: a repetition that nobody sees would not be told.
+                return await self._client.ask(
+                    f"Veil.{action}", asked, answer_type, repeatable=False, timeout_s=timeout_s
+                )
+            except ApiError as error:
+                in_doubt = in_doubt or error.failure is Failure.UNREACHABLE
+                raise
+
+        return self._loop.run(retried(once, retry_s)), in_doubt
 
     async def _own(self, action: str, given: dict[str, Any], answer_type: type[T]) -> T:
         asked = {"QueueUrl": self.url, **given}

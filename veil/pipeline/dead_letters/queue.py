@@ -16,7 +16,7 @@ import msgspec
 
 from veil.client.api import ApiError, Failure
 from veil.core.errors import VeilError
-from veil.pipeline.queues import RETRY_S, QueueAddress, QueueClient, retried
+from veil.pipeline.queues import RETRY_S, QueueAddress, QueueClient
 from veil.pipeline.source.browse import BrowsedPart, BrowseFilter, browsed_parts
 from veil.pipeline.spark.workers import refusing_workers_without_veil, this_python
 from veil.pipeline.sql import ATTRIBUTES, F, arrow_schema, struct_of
@@ -85,12 +85,11 @@ def opened(where: QueueAddress, queue: str) -> DeadLetterQueue:
     found = DeadLetterQueue(replace(where, queue=queue), user_agent="pipeline dead-letters")
     try:
         found.peek(1)
-    except ApiError as error:
+    except BaseException as problem:
         found.close()
-        # The queue is there, yet the service will not let it be looked at: it does not know how.
-        raise (NotVeil(found.endpoint) if error.failure is Failure.REFUSED else error) from None
-    except BaseException:
-        found.close()
+        if isinstance(problem, ApiError) and problem.failure is Failure.REFUSED:
+            # The queue is there, yet the service will not let it be looked at: it does not know how.
+            raise NotVeil(found.endpoint) from None
         raise
     return found
 
@@ -108,24 +107,10 @@ class DeadLetterQueue(QueueClient):
         Where no answer came nobody knows whether it was done: repeated, the call finds what it had moved gone, and moves
         nothing twice.
         """
-        given = {"QueueUrl": self.url, "Entries": entries, "MarkRedriven": True}
-        in_doubt = False
-
-        async def once() -> RedriveAnswer:
-            nonlocal in_doubt
-            try:
-                return await self._client.ask(
-                    "Veil.RedriveMessages",
-                    given,
-                    RedriveAnswer,
-                    repeatable=False,
-                    timeout_s=_REDRIVE_TIMEOUT_S,
-                )
-            except ApiError as error:
-                in_doubt = in_doubt or error.failure is Failure.UNREACHABLE
-                raise
-
-        answer = self._loop.run(retried(once, retry_s))
+        given = {"Entries": entries, "MarkRedriven": True}
+        answer, in_doubt = self.own_counted(
+            "RedriveMessages", given, RedriveAnswer, timeout_s=_REDRIVE_TIMEOUT_S, retry_s=retry_s
+        )
         answer.in_doubt = in_doubt
         return answer
 
