@@ -12,7 +12,15 @@ from tests.journal.kit import NOON_MS, APlan, a_row, an_event, flip_bit_in_a_pag
 from veil.journal import segments as reading
 from veil.journal.schema import COLUMNS, VERSION, VERSION_KEY, Column, segment_name
 from veil.journal.segment_writer import SCHEMA, arrow_schema, write_segment
-from veil.journal.segments import Gap, Segment, check_segment, event_count, gaps, list_segments
+from veil.journal.segments import (
+    Gap,
+    Segment,
+    SegmentProblem,
+    check_segment,
+    event_count,
+    gaps,
+    list_segments,
+)
 from veil.journal.storage import Storage
 
 
@@ -99,7 +107,7 @@ def test_a_flipped_bit_in_a_page_is_found_by_reading_it_all(place: Storage):
 def test_a_segment_that_is_gone_is_named(place: Storage):
     segment = write(place)
     place.remove(segment.name)
-    assert check_segment(place, segment) == (segment.name, "it is gone")
+    assert check_segment(place, segment) == SegmentProblem(segment.name, "it is gone")
 
 
 def test_a_place_that_cannot_be_read_is_not_taken_for_a_broken_segment(place: Storage):

@@ -35,6 +35,8 @@ Where = Annotated[
 def ls(data: DataDirectory = None, journal: Where = None, as_json: AsJson = False) -> None:
     """List the days of the journal with their segments, events, bytes and broken segments."""
     place = place_of("journal", journal_location(data, journal))
+    from msgspec.structs import asdict
+
     from veil.journal.segments import check_segment, event_count, list_segments
 
     days: defaultdict[str, list[Segment]] = defaultdict(list)
@@ -50,7 +52,7 @@ def ls(data: DataDirectory = None, journal: Where = None, as_json: AsJson = Fals
                 "segments": len(segments),
                 "events": sum(event_count(place, each) for each in segments if each.name not in broken),
                 "bytes": sum(each.size for each in segments),
-                "broken": [each._asdict() for each in problems],
+                "broken": [asdict(each) for each in problems],
             }
         )
     columns = ("day", "segments", "events", "bytes", "broken")
@@ -93,8 +95,9 @@ def verify(data: DataDirectory = None, journal: Where = None, as_json: AsJson = 
             shown(number, len(segments))
     missing = gaps(segments)
     size = sum(each.size for each in segments)
-    for name, reason in problems:
-        echo_object({"broken": name, "reason": reason}, f"broken: {name}: {reason}", as_json=as_json)
+    for each in problems:
+        told = {"broken": each.name, "reason": each.reason}
+        echo_object(told, f"broken: {each.name}: {each.reason}", as_json=as_json)
     for gap in missing:
         text = f"missing: rows {gap.first} to {gap.last} of journal {gap.journal_id}"
         echo_object({"missing": gap._asdict()}, text, as_json=as_json)

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from veil.journal.schema import COLUMNS, POSITION_BITS, VERSION, VERSION_KEY
 from veil.journal.storage import Storage
 
@@ -27,8 +29,8 @@ class Segment(NamedTuple):
     size: int
 
 
-class SegmentProblem(NamedTuple):
-    """Why a segment cannot be used."""
+class SegmentProblem(msgspec.Struct, frozen=True):
+    """A segment that cannot be used, and why."""
 
     name: str
     reason: str

@@ -14,10 +14,10 @@ from pyarrow import parquet as pq
 
 from veil.core.clock import Trouble
 from veil.core.sequence import COUNTER_BITS
-from veil.journal.segments import Segment, check_segment, list_segments
+from veil.journal.segments import Segment, SegmentProblem, check_segment, list_segments
 from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.lives import EVENTS, TEXTS, as_events
-from veil.pipeline.lifecycles.store import Broken, Manifest
+from veil.pipeline.lifecycles.store import Manifest
 
 MINUTE_MS: Final = 60_000
 _OPENED_AT_ONCE: Final = 16
@@ -27,10 +27,10 @@ class NewSegments(NamedTuple):
     """New segments, those that were set aside, and the progress that a run over the new ones makes."""
 
     segments: tuple[Segment, ...]
-    broken: tuple[Broken, ...]
+    broken: tuple[SegmentProblem, ...]
     progress: dict[str, Intervals]
 
-    def without(self, broken: Iterable[Broken]) -> NewSegments:
+    def without(self, broken: Iterable[SegmentProblem]) -> NewSegments:
         """The same with more set aside."""
         broken = tuple(broken)
         names = {each.name for each in broken}
@@ -52,14 +52,14 @@ def find_segments(journal: Storage, manifest: Manifest) -> NewSegments:
     progress = {journal_id: list(rows) for journal_id, rows in manifest.progress.items()}
     taken = dict(progress)
     new: list[Segment] = []
-    broken: list[Broken] = []
+    broken: list[SegmentProblem] = []
     for each in list_segments(journal):
         rows = taken.get(each.journal_id, [])
         if covers(rows, each.first, each.last):
             continue
         if touches(rows, each.first, each.last):
             broken.append(
-                Broken(each.name, "some of its outbox rows, but not all, are in the tables already")
+                SegmentProblem(each.name, "some of its outbox rows, but not all, are in the tables already")
             )
             continue
         taken[each.journal_id] = added(rows, each.first, each.last)
@@ -72,12 +72,11 @@ def find_segments(journal: Storage, manifest: Manifest) -> NewSegments:
 
 def broken_ones(
     journal: Storage, segments: Sequence[Segment], thorough: set[str] | None = None
-) -> list[Broken]:
+) -> list[SegmentProblem]:
     """Those that cannot be read; `thorough` are read to the end (None: all), the others judged by their footers."""
 
-    def problem_of(segment: Segment) -> Broken | None:
-        problem = check_segment(journal, segment, thorough=thorough is None or segment.name in thorough)
-        return None if problem is None else Broken(problem.name, problem.reason)
+    def problem_of(segment: Segment) -> SegmentProblem | None:
+        return check_segment(journal, segment, thorough=thorough is None or segment.name in thorough)
 
     if not segments:
         return []

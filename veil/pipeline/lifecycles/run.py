@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from veil.journal.segments import SegmentProblem
 from veil.journal.storage import Storage, read_mark
 from veil.pipeline.lifecycles.generation import BYTES_HERE_MAX, Generation, OnStep
 from veil.pipeline.lifecycles.journal import broken_ones, find_segments
 from veil.pipeline.lifecycles.lock import TablesBusy, only_run
 from veil.pipeline.lifecycles.store import (
-    Broken,
     Manifest,
     TablesRefused,
     load_manifest,
@@ -47,7 +47,7 @@ class LifecyclesRun:
     segments: int  # new ones that are in the tables now
     events: int
     partitions: int  # hours of sending that were written anew
-    broken: tuple[Broken, ...]  # set aside; later runs try them again
+    broken: tuple[SegmentProblem, ...]  # set aside; later runs try them again
     generation: int  # of the tables, after the run
     newest: datetime | None  # the last known instant: what is open is judged by it
     seconds: float
@@ -153,7 +153,7 @@ def follow_lifecycles(
     While another run holds the tables this one waits (`on_busy`); what else a run raises ends it.
     """
     ended = ended or threading.Event()
-    broken: tuple[Broken, ...] = ()
+    broken: tuple[SegmentProblem, ...] = ()
     while not ended.is_set():
         try:
             run = run_lifecycles(spark, journal, tables, bytes_here_max=bytes_here_max)

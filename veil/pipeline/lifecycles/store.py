@@ -10,6 +10,7 @@ import msgspec
 
 from veil.core.clock import Trouble
 from veil.core.errors import VeilError
+from veil.journal.segments import SegmentProblem
 from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.tables import LEASES, MESSAGES, QUEUE_HOURS, arrow_schema
 from veil.pipeline.sql import struct_of
@@ -25,13 +26,6 @@ VERSION: Final = 4
 
 class TablesRefused(VeilError):
     """The tables cannot be read or written as they are."""
-
-
-class Broken(msgspec.Struct, frozen=True):
-    """A segment that was set aside, and why."""
-
-    name: str
-    reason: str
 
 
 class Hour(msgspec.Struct, frozen=True):
@@ -55,7 +49,7 @@ class Manifest(msgspec.Struct, frozen=True):
     store_id: str | None = None  # whose journal it is
     newest_ms: int | None = None  # the last known instant: the newest event
     progress: dict[str, list[tuple[int, int]]] = {}  # journal id → outbox rows that are in the tables
-    broken: list[Broken] = []
+    broken: list[SegmentProblem] = []  # segments that were set aside
     hours: dict[int, Hour] = {}
     days: dict[int, list[str]] = {}
     months: dict[int, list[str]] = {}
