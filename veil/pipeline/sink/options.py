@@ -27,9 +27,7 @@ class SinkOptions:
 
     queue: str | None  # None: each row names its own
     queue_column: str | None
-    endpoint: str | None
-    region: str | None
-    profile: str | None
+    service: QueueAddress  # for whoever asks for the queue itself later
     error_path: str | None  # None: a row that cannot be sent fails the job
     key_column: str | None
     deduplication_column: str | None
@@ -41,14 +39,12 @@ class SinkOptions:
     def read(cls, given: Mapping[str, str]) -> SinkOptions:
         """The options as Spark hands them over; raises OptionError."""
         values = OptionValues(given)
-        error_path = values.text("errorPath")
+        queue, error_path = values.text("queue"), values.text("errorPath")
         on_error = values.choice("onError", FAIL if error_path is None else PATH, (FAIL, PATH))
         options = cls(
-            queue=values.text("queue"),
+            queue=queue,
             queue_column=values.text("queueColumn"),
-            endpoint=values.text("endpoint"),
-            region=values.text("region"),
-            profile=values.text("profile"),
+            service=QueueAddress(queue or "", *map(values.text, ("endpoint", "region", "profile"))),
             error_path=error_path,
             key_column=values.text("keyColumn"),
             deduplication_column=values.text("deduplicationColumn"),
@@ -78,11 +74,6 @@ class SinkOptions:
             expected_id = "1 to 80 letters, digits, dots, hyphens and underscores"
             raise OptionError("writeId", options.write_id, expected_id)
         return options
-
-    @property
-    def service(self) -> QueueAddress:
-        """The service, for whoever asks for the queue itself later."""
-        return QueueAddress(self.queue or "", self.endpoint, self.region, self.profile)
 
 
 STRING: Final = "string"

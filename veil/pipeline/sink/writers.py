@@ -7,11 +7,12 @@ import json
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, Final
+from functools import cache
+from typing import IO, TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -38,36 +39,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class RefusedRows:
-    """Of one partition of one write; the file appears whole, when the block has ended well."""
-
-    def __init__(self, error_path: str | None, name: str, partition: int, key_name: str | None) -> None:
-        self._place = None if error_path is None else Storage.at(error_path)
-        self._name, self._partition, self._key_name = name, partition, key_name
-        self._stack = ExitStack()
-        self._file: IO[bytes] | None = None
-        self.count = 0
-
-    def __enter__(self) -> RefusedRows:
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if self._file is None and kind is None and self._place is not None:
-            # An earlier try of this task may have refused what was taken now.
-            self._place.remove(self._name)
-        self._stack.__exit__(kind, error, trace)
-
-    def add(self, row: SinkRow, reason: str) -> None:
-        """Write the row down with the reason; raises RowRefused where there is no error path."""
-        if self._place is None:
-            key = None if self._key_name is None else (self._key_name, row.key)
-            raise RowRefused(row.queue, self._partition, row.ordinal, key, reason)
-        if self._file is None:
-            self._file = self._stack.enter_context(self._place.writing(self._name))
-        self._file.write(_line(row, self._partition, reason))
-        self.count += 1
-
-
 def _line(row: SinkRow, partition: int, reason: str) -> bytes:
     draft = row.draft
     told = {
@@ -92,6 +63,7 @@ def _attribute(data_type: str, value: str | bytes) -> dict[str, str]:
     return {"data_type": data_type, "string_value": value}
 
 
+Refuse = Callable[[SinkRow, str], None]
 # Rows that are made into entries before they are sent: bounds the memory, and how long a stop takes.
 _SLICE: Final = 2_000
 
@@ -102,6 +74,31 @@ class PartitionSent(WriterCommitMessage):
 
     sent: Counter[str] = field(default_factory=Counter)
     refused: int = 0
+
+
+@contextmanager
+def refused_rows(
+    done: PartitionSent, error_path: str | None, file_name: str, partition: int, key_name: str | None
+) -> Iterator[Refuse]:
+    """A function that counts a row and writes it down with the reason, in a file that appears whole when the block has ended
+    well; without an error path it raises RowRefused."""
+    place = None if error_path is None else Storage.at(error_path)
+
+    def refuse(row: SinkRow, reason: str) -> None:
+        if place is None:
+            key = None if key_name is None else (key_name, row.key)
+            raise RowRefused(row.queue, partition, row.ordinal, key, reason)
+        if not done.refused:
+            files.append(stack.enter_context(place.writing(file_name)))
+        files[0].write(_line(row, partition, reason))
+        done.refused += 1
+
+    files: list[IO[bytes]] = []
+    with ExitStack() as stack:
+        yield refuse
+    if not done.refused and place is not None:
+        # An earlier try of this task may have refused what was taken now.
+        place.remove(file_name)
 
 
 class PartitionWrite:
@@ -119,7 +116,7 @@ class PartitionWrite:
         self._name, self._partition = f"{write_name}/{partition}", partition
         self._error_file = f"{write_name}/part-{partition:05d}.jsonl"
         self._sender = shared(Sender, service)
-        self._there: dict[str, bool] = {}
+        self._is_there = cache(lambda queue: self._sender.url(queue, options.retry_s) is not None)
         self._done = PartitionSent()
         self._under_way: Future[Sent] | None = None
 
@@ -127,18 +124,17 @@ class PartitionWrite:
         """Send all rows; raises RowRefused or SinkFailed."""
         options = self._options
         try:
-            with RefusedRows(
-                options.error_path, self._error_file, self._partition, options.key_column
-            ) as refused:
-                self._write(batches, refused)
-                self._done.refused = refused.count
+            with refused_rows(
+                self._done, options.error_path, self._error_file, self._partition, options.key_column
+            ) as refuse:
+                self._write(batches, refuse)
         finally:
             if self._under_way is not None:  # a row was refused: nothing goes on behind the caller's back
                 wait([self._under_way])
         freeze_imports()
         return self._done
 
-    def _write(self, batches: Iterator[pa.RecordBatch], refused: RefusedRows) -> None:
+    def _write(self, batches: Iterator[pa.RecordBatch], refuse: Refuse) -> None:
         cutter, ordinal = RowBatcher(self._options.calls_at_once, self._sender.entries_max), 0
         for batch in batches:
             for begin in range(0, batch.num_rows, _SLICE):
@@ -148,11 +144,11 @@ class PartitionWrite:
                     if reason is None:
                         cutter.add(row)
                     else:
-                        refused.add(row, reason)
+                        refuse(row, reason)
                 ordinal += piece.num_rows
-                self._send(cutter.full(), refused)
-        self._send(cutter.rest(), refused)
-        self._settle(refused)
+                self._send(cutter.full(), refuse)
+        self._send(cutter.rest(), refuse)
+        self._settle(refuse)
 
     def _why_refused(self, row: SinkRow) -> str | None:
         draft = row.draft
@@ -168,28 +164,22 @@ class PartitionWrite:
             reason = "there is no such queue"
         return reason
 
-    def _is_there(self, queue: str) -> bool:
-        known = self._there.get(queue)
-        if known is None:
-            known = self._there[queue] = self._sender.url(queue, self._options.retry_s) is not None
-        return known
-
-    def _send(self, sequences: list[list[RowBatch]], refused: RefusedRows) -> None:
+    def _send(self, sequences: list[list[RowBatch]], refuse: Refuse) -> None:
         """Begin to send, once what was begun before is done: the next rows are made meanwhile."""
         if sequences:
-            self._settle(refused)
+            self._settle(refuse)
             self._under_way = self._sender.begin(
                 sequences, self._name, self._options.calls_at_once, self._options.retry_s
             )
 
-    def _settle(self, refused: RefusedRows) -> None:
+    def _settle(self, refuse: Refuse) -> None:
         if self._under_way is None:
             return
         sent, failed = self._under_way.result()
         self._under_way = None
         self._done.sent.update(sent)
         for row, reason in sorted(failed, key=lambda each: each[0].ordinal):
-            refused.add(row, reason)
+            refuse(row, reason)
 
 
 _log = logging.getLogger(__name__)
@@ -198,51 +188,51 @@ _QUERY = "sql.streaming.queryId"  # survives a restart, unlike the run's
 _BATCH = "streaming.sql.batchId"
 
 
-class _Prepared:
+class _Writer:
     """What driver and executors know of a write: options and columns, checked, and the service as the driver found it."""
 
-    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool, mode: str) -> None:
-        if overwrite:
-            raise OptionError(
-                mode, "overwrite" if mode == "mode" else "complete", "append: a queue keeps what it has"
-            )
-        self.options, self.columns = options, SinkColumns.find(schema, options)
-        self.service = _found(options)
+    def __init__(
+        self, options: SinkOptions, schema: StructType, refused_mode: tuple[str, str] | None
+    ) -> None:
+        if refused_mode is not None:
+            raise OptionError(*refused_mode, "append: a queue keeps what it has")
+        self._options, self._columns = options, SinkColumns.find(schema, options)
+        self._service = _found(options)
 
-    def write(self, name: str, batches: Iterator[pa.RecordBatch]) -> PartitionSent:
+    def _write(self, name: str, batches: Iterator[pa.RecordBatch]) -> PartitionSent:
         partition = _task().partitionId()
-        return PartitionWrite(self.options, self.columns, self.service, name, partition).write(batches)
+        return PartitionWrite(self._options, self._columns, self._service, name, partition).write(batches)
 
 
-class QueueWriter(DataSourceArrowWriter):
+class QueueWriter(_Writer, DataSourceArrowWriter):
     """`df.write.format("veil")`."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
-        self._prepared = _Prepared(options, schema, overwrite=overwrite, mode="mode")
+        super().__init__(options, schema, ("mode", "overwrite") if overwrite else None)
         # Made on the driver, once: every try of a task has the same.
         self._name = options.write_id or uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._prepared.write(self._name, iterator)
+        return self._write(self._name, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         _tell(messages)
 
 
-class QueueStreamWriter(DataSourceStreamArrowWriter):
+class QueueStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """`df.writeStream.format("veil")`."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         if options.write_id is not None:
             raise OptionError("writeId", options.write_id, "nothing: a query names its batches itself")
-        self._prepared = _Prepared(options, schema, overwrite=overwrite, mode="outputMode")
+        super().__init__(options, schema, ("outputMode", "complete") if overwrite else None)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = _task()
         query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
         assert query is not None, "Spark names no query"
         assert batch is not None, "Spark names no batch"
-        return self._prepared.write(f"{query}/{batch}", iterator)
+        return self._write(f"{query}/{batch}", iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         # Everything was sent by the tasks; that this may be called again for a batch changes nothing.
@@ -267,7 +257,7 @@ def _found(options: SinkOptions) -> QueueAddress:
                     options.deduplication_column,
                     f"a FIFO queue; {options.queue} deduplicates nothing",
                 )
-        return QueueAddress("", sender.endpoint, sender.region, options.profile)
+        return QueueAddress("", sender.endpoint, sender.region, options.service.profile)
 
 
 def _tell(messages: list[WriterCommitMessage | None]) -> None:
