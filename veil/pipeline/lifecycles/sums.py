@@ -19,6 +19,8 @@ from veil.pipeline.lifecycles.columns import NONE, TEXT, Coded, Ints, flags, num
 from veil.pipeline.lifecycles.tables import (
     ATTEMPT,
     BUCKET_MAX,
+    COUNTS,
+    HISTOGRAMS,
     HOW,
     LAPSED,
     OUTCOME,
@@ -27,15 +29,9 @@ from veil.pipeline.lifecycles.tables import (
     arrow_schema,
 )
 
-HISTOGRAMS: Final = (
-    "processing", "processing_failed", "processing_lapsed", "processing_censored", "waiting", "recovery", "recovery_unknown",
-)  # fmt: skip
 _KEYS: Final = ("region", "account", "queue", "message_type")
 _SIZE: Final = BUCKET_MAX + 1
 _SCHEMA: Final = arrow_schema(QUEUE_HOURS)
-_NUMBERS: Final = tuple(
-    field.name for field in _SCHEMA if field.type == pa.int64() and field.name != "window_ms"
-)
 
 
 def buckets_of(lengths_ms: Ints) -> Ints:
@@ -109,7 +105,7 @@ def added_up(parts: Sequence[tuple[int, pa.Table]], by: str = "hour") -> pa.Tabl
     size = keys.num_rows
     sums = {
         name: np.bincount(whose_all, numbers(everything[name]) * signs, size).astype(np.int64)
-        for name in _NUMBERS
+        for name in COUNTS
     }
     histograms = {}
     for name in HISTOGRAMS:

@@ -131,51 +131,27 @@ MESSAGES_STORED: Final = f"""{MESSAGES.rstrip()},
     expired_at        timestamp
 """
 
-_HISTOGRAM = "array<struct<bucket: int, count: bigint>>"
-QUEUE_HOURS: Final = f"""
-    hour                timestamp  not null,
-    region              string     not null,
-    account             string     not null,
-    queue               string     not null,
-    message_type        string     not null,
-    sent                bigint     not null,
-    leases              bigint     not null,
-    deleted             bigint     not null,
-    released            bigint     not null,
-    expired             bigint     not null,
-    superseded          bigint     not null,
-    dead_lettered       bigint     not null,
-    undone              bigint     not null,
-    removed             bigint     not null,
-    open                bigint     not null,
-    completed           bigint     not null,
-    failed              bigint     not null,
-    given_back          bigint     not null,
-    overran             bigint     not null,
-    crashed             bigint     not null,
-    unknown             bigint     not null,
-    overrun             bigint     not null,
-    duplicates          bigint     not null,
-    extensions          bigint     not null,
-    messages_deleted    bigint     not null,
-    messages_expired    bigint     not null,
-    messages_purged     bigint     not null,
-    messages_redriven   bigint     not null,
-    messages_dead       bigint     not null,
-    messages_open       bigint     not null,
-    held_ms             bigint     not null,
-    wasted_ms           bigint     not null,
-    failed_ms           bigint     not null,
-    window_ms           bigint,
-    window_at           timestamp,
-    processing          {_HISTOGRAM} not null,
-    processing_failed   {_HISTOGRAM} not null,
-    processing_lapsed   {_HISTOGRAM} not null,
-    processing_censored {_HISTOGRAM} not null,
-    waiting             {_HISTOGRAM} not null,
-    recovery            {_HISTOGRAM} not null,
-    recovery_unknown    {_HISTOGRAM} not null
-"""
+# The sums: every number adds up, and every histogram by its buckets.
+COUNTS: Final = (
+    "sent", "leases", *dict.fromkeys((*HOW, *ATTEMPT)), "overrun", "duplicates", "extensions", *OUTCOME.values(),
+    "held_ms", "wasted_ms", "failed_ms",
+)  # fmt: skip
+HISTOGRAMS: Final = (
+    "processing", "processing_failed", "processing_lapsed", "processing_censored", "waiting", "recovery", "recovery_unknown",
+)  # fmt: skip
+_SUMS: Final = (
+    *(f"{name} bigint not null" for name in COUNTS),
+    "window_ms bigint",
+    "window_at timestamp",
+    *(f"{name} array<struct<bucket: int, count: bigint>> not null" for name in HISTOGRAMS),
+)
+QUEUE_HOURS: Final = """
+    hour         timestamp not null,
+    region       string    not null,
+    account      string    not null,
+    queue        string    not null,
+    message_type string    not null,
+    """ + ",\n    ".join(_SUMS)
 # hour           in which the messages were sent: all that happens to them later counts there.
 # message_type   '' where a message has none.
 # window_ms      the visibility that the latest lease began with, received at window_at.
@@ -185,7 +161,7 @@ QUEUE_HOURS: Final = f"""
 #                holder was at work; processing_censored of the others: removed, open.
 #                Crashed attempts, and failed ones that were left to lapse, are in none of them: when they ended nobody knows.
 # recovery       after attempts that crashed; recovery_unknown after those of which nothing tells whether they did.
-# Every number but window_ms adds up; queue_days and queue_months have the same columns with the day or month in `hour`.
+# The tables queue_days and queue_months have the same columns, with the day or month in `hour`.
 
 
 @cache
@@ -213,9 +189,6 @@ def arrow_schema(ddl: str) -> Any:
 
 PER_OCTAVE: Final = 16
 BUCKET_MAX: Final = 511  # 2^32 ms, 49 days: longer than anything a queue keeps
-# One more than there are: estimates look at the bucket after.
-_UPPER_MS: Final = tuple(math.pow(2.0, (bucket + 1) / PER_OCTAVE) for bucket in range(BUCKET_MAX + 2))
-_LOWER_MS: Final = (0.0, *_UPPER_MS[:-1])
 
 
 def bucket_of(length_ms: float) -> int:
@@ -225,12 +198,12 @@ def bucket_of(length_ms: float) -> int:
 
 def lower_ms(bucket: int) -> float:
     """Where the bucket begins."""
-    return _LOWER_MS[bucket]
+    return upper_ms(bucket - 1) if bucket else 0.0
 
 
 def upper_ms(bucket: int) -> float:
     """Where the bucket ends."""
-    return _UPPER_MS[bucket]
+    return math.pow(2.0, (bucket + 1) / PER_OCTAVE)
 
 
 HOURS: Final = "queue_hours"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from veil.core.clock import Trouble
 from veil.core.queue import QueueKey
 from veil.pipeline.dead_letters.analysis import DeadLetterGroup, read_groups
-from veil.pipeline.lifecycles.tables import ATTEMPT, HOW, LAPSED, OUTCOME
+from veil.pipeline.lifecycles.tables import COUNTS, LAPSED
 from veil.pipeline.sql import F
 
 if TYPE_CHECKING:
@@ -27,10 +27,6 @@ SERIES: Final[Mapping[str, Sequence[str]]] = {
     "duplicates": ("duplicates",),
     "dead_lettered": ("dead_lettered",),
 }
-_SUMS: Final = (
-    "sent", "leases", "overrun", "duplicates", "extensions", "held_ms", "wasted_ms",
-    *dict.fromkeys((*HOW, *ATTEMPT)), *OUTCOME.values(),
-)  # fmt: skip
 # Why a message is shown as an example, the most telling first.
 KINDS: Final = ("duplicate", "crash", "dead_letter", "renewed")
 
@@ -165,13 +161,13 @@ def collect_overview(
     slot = _DAY * -(-((end - begin) // _DAY) // _SLOTS_MAX)
     if end - begin <= _HOURLY_MAX:
         sums, slot = sums_of("queue_hours", _HOUR), _HOUR
-    rows = _by_slot(sums, begin, slot, *(F.sum(name).alias(name) for name in _SUMS))
+    rows = _by_slot(sums, begin, slot, *(F.sum(name).alias(name) for name in COUNTS))
     numbers = [row["slot"] for row in rows]
     if numbers and slot == _HOUR:
         begin, end = begin + slot * min(numbers), begin + slot * (max(numbers) + 1)
     totals: dict[QueueKey, Counter[str]] = {}
     for row in rows:
-        totals.setdefault(_key(row), Counter()).update({name: row[name] for name in _SUMS})
+        totals.setdefault(_key(row), Counter()).update({name: row[name] for name in COUNTS})
     timelines = _timelines(rows, SERIES, totals, begin, end, slot)
     leases, messages = (read_table(spark, tables, name) for name in ("leases", "messages"))
     if totals and end - begin <= _EVENTS_MAX:

@@ -99,12 +99,9 @@ class History:
         return sum(count * middle_s(bucket) for bucket, count in self.processing.items()) / self.completed
 
 
-_MIDDLES_S: Final = tuple((lower_ms(bucket) + upper_ms(bucket)) / 2000 for bucket in range(BUCKET_MAX + 1))
-
-
 def middle_s(bucket: int) -> float:
     """The middle of a bucket, in seconds."""
-    return _MIDDLES_S[bucket]
+    return (lower_ms(bucket) + upper_ms(bucket)) / 2000
 
 
 def bucket_of_s(length_s: float) -> int:
