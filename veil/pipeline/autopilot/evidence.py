@@ -12,7 +12,7 @@ from veil.core.autopilot import DAY_MS, Attempts, AutopilotPolicy, Watch
 from veil.core.findings import CLEAR, FAR_TOO_MANY, NO_RENEWAL, Finding
 from veil.pipeline.autopilot.pilot import MEMORY_MS, Memory
 from veil.pipeline.lifecycles.tables import HOUR_MS, day_of
-from veil.pipeline.timeouts.history import History, Work, read_histories
+from veil.pipeline.timeouts.history import History, Work, merged, read_histories
 
 if TYPE_CHECKING:
     from veil.journal.storage import Storage
@@ -41,7 +41,9 @@ class TablesEvidence:
 
         def read(files: Sequence[str]) -> Iterable[tuple[Work, History]]:
             key = tuple(files)
-            kept[key] = self._kept.get(key) or _whole_queues(read_histories(self._tables, files))
+            kept[key] = self._kept.get(key) or merged(
+                read_histories(self._tables, files), lambda work: work.whole_queue
+            )
             return ((work, each) for work, each in kept[key].items() if work.queue in wanted)
 
         wanted = set(queues)
@@ -69,13 +71,6 @@ class TablesEvidence:
             if count >= _ATTEMPTS_ENOUGH:
                 break
         return Attempts(count, overran, crashed)
-
-
-def _whole_queues(histories: dict[Work, History]) -> dict[Work, History]:
-    whole: dict[Work, History] = {}
-    for work, history in histories.items():
-        whole.setdefault(work._replace(message_type=""), History()).add(history)
-    return whole
 
 
 def _ended(

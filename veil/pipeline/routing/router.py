@@ -35,7 +35,7 @@ from veil.pipeline.routing.rules import (
 )
 from veil.pipeline.spark.workers import register
 from veil.pipeline.sql import ATTRIBUTES, TYPE_ATTRIBUTES, F, attribute_value
-from veil.pipeline.timeouts.history import History, Work
+from veil.pipeline.timeouts.history import History, Work, merged
 from veil.pipeline.timeouts.recommendation import curve_of, sort_lapses
 from veil.pipeline.timeouts.run import past
 
@@ -361,10 +361,7 @@ class BandVerdict:
 
 def by_class(histories: Mapping[Work, History]) -> dict[str, History]:
     """The histories of each class, whichever queues they come from."""
-    found: dict[str, History] = {}
-    for work, history in sorted(histories.items()):
-        found.setdefault(work.message_type, History()).add(history)
-    return found
+    return merged(histories, lambda work: work.message_type)
 
 
 def learn(

@@ -7,10 +7,10 @@ take longer to start than that takes to read.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from veil.pipeline.lifecycles.tables import BUCKET_MAX, bucket_of, day_number, l
 if TYPE_CHECKING:
     from veil.journal.storage import Storage
     from veil.pipeline.lifecycles.store import Manifest
+
+K = TypeVar("K")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,6 +118,19 @@ class Work(NamedTuple):
     account: str
     queue: str
     message_type: str
+
+    @property
+    def whole_queue(self) -> Work:
+        """All types of it together."""
+        return self._replace(message_type="")
+
+
+def merged(histories: Mapping[Work, History], key: Callable[[Work], K]) -> dict[K, History]:
+    """The histories added up by what the key makes of whose they are."""
+    found: dict[K, History] = {}
+    for work, history in sorted(histories.items(), key=lambda each: each[0]):
+        found.setdefault(key(work), History()).add(history)
+    return found
 
 
 # Columns of the table, and where a history has them.

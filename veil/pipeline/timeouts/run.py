@@ -15,7 +15,7 @@ import numpy as np
 from veil.core.findings import FILE, NO_RENEWAL, VERSION, CurvePoint, Finding, Findings, encode
 from veil.pipeline.lifecycles.store import load_manifest
 from veil.pipeline.lifecycles.tables import instant_of
-from veil.pipeline.timeouts.history import History, Work, files_since, read_histories
+from veil.pipeline.timeouts.history import History, Work, files_since, merged, read_histories
 from veil.pipeline.timeouts.recommendation import (
     Evidence,
     Schedule,
@@ -99,13 +99,11 @@ def find_all(
     if not 0 < target < 1:
         raise ValueError(f"target={target!r}: expected a share between 0 and 1")
     found = []
-    for queue, works in groupby(sorted(histories), key=lambda work: work._replace(message_type="")):
+    wholes = merged(histories, lambda work: work.whole_queue)
+    for queue, works in groupby(sorted(histories), key=lambda work: work.whole_queue):
         types = {work: histories[work] for work in works}
-        whole = History()
-        for history in types.values():
-            whole.add(history)
         goal = (goals or {}).get(queue, Goal(target, policy))
-        found.append(find(queue, None, whole, timelines, goal))
+        found.append(find(queue, None, wholes[queue], timelines, goal))
         if len(types) > 1:
             found += [
                 find(work, work.message_type, history, timelines, goal) for work, history in types.items()
