@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 _frozen = False
 
@@ -16,3 +19,14 @@ def freeze_imports() -> None:
     if not _frozen:
         gc.freeze()
         _frozen = True
+
+
+@contextmanager
+def replaced(target: Any, name: str, value: Any) -> Iterator[None]:
+    """The target's attribute is this value during the block, and as it was after."""
+    before = getattr(target, name)
+    setattr(target, name, value)
+    try:
+        yield
+    finally:
+        setattr(target, name, before)

@@ -18,12 +18,13 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from veil.core.errors import VeilError
+from veil.pipeline.spark import replaced
 from veil.pipeline.spark.java import find_java
 
 if TYPE_CHECKING:
@@ -485,12 +486,7 @@ def without_query_pages() -> Iterator[None]:
     """What is raised in the block is not logged too."""
     from pyspark.logger import PySparkLogger
 
-    loggers = [PySparkLogger.getLogger(name) for name in _LOGGERS]
-    before = [logger.disabled for logger in loggers]
-    for logger in loggers:
-        logger.disabled = True
-    try:
+    with ExitStack() as stack:
+        for name in _LOGGERS:
+            stack.enter_context(replaced(PySparkLogger.getLogger(name), "disabled", True))
         yield
-    finally:
-        for logger, was in zip(loggers, before, strict=True):
-            logger.disabled = was

@@ -6,12 +6,13 @@ import re
 import sys
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from veil.core.errors import VeilError
 from veil.journal.storage import Storage
+from veil.pipeline.spark import replaced
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -48,8 +49,7 @@ def register(spark: SparkSession) -> None:
     _check_workers(spark)
 
 
-@contextmanager
-def this_python(spark: SparkSession) -> Iterator[None]:
+def this_python(spark: SparkSession) -> AbstractContextManager[None]:
     """What Spark is given to run in the block runs with this interpreter, where all of Spark is on this machine.
 
     Unless it was told, Spark runs the first `python3` on the PATH, which has no Veil where a virtual environment is used
@@ -57,14 +57,8 @@ def this_python(spark: SparkSession) -> Iterator[None]:
     """
     context = _context(spark)
     if context is None or not _is_local(context) or not sys.executable:
-        yield
-        return
-    given = context.pythonExec
-    context.pythonExec = sys.executable
-    try:
-        yield
-    finally:
-        context.pythonExec = given
+        return nullcontext()
+    return replaced(context, "pythonExec", sys.executable)
 
 
 def _context(spark: SparkSession) -> SparkContext | None:
@@ -123,8 +117,7 @@ def make_active(spark: SparkSession) -> None:
         type(spark)._activeSession = spark  # what Python itself remembers
 
 
-@contextmanager
-def _environment_that_may_be_shared(spark: SparkSession) -> Iterator[None]:
+def _environment_that_may_be_shared(spark: SparkSession) -> AbstractContextManager[None]:
     """What is registered in the block can be started by several queries at once.
 
     A registered source has one map of environment variables in the JVM. Every query that starts puts the same few
@@ -134,17 +127,11 @@ def _environment_that_may_be_shared(spark: SparkSession) -> Iterator[None]:
     """
     context = _context(spark)
     if context is None:  # Spark Connect makes the map on the other side
-        yield
-        return
-    given = context.environment
+        return nullcontext()
     shared: Any = cast(Any, context._jvm).java.util.concurrent.ConcurrentHashMap()
-    for name, value in given.items():
+    for name, value in context.environment.items():
         shared[name] = value
-    context.environment = shared
-    try:
-        yield
-    finally:
-        context.environment = given
+    return replaced(context, "environment", shared)
 
 
 # ---- two files that `spark-submit` takes: the package as a zip for the workers, and a main file for the driver
