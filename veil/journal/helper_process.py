@@ -115,7 +115,10 @@ class HelperProcess:
         except ExportFailed:
             raise
         except (OSError, EOFError) as problem:
-            raise await self._died() from problem
+            process = self._process
+            await self.kill()
+            code = process.returncode if process is not None else None
+            raise ExportFailed(f"the helper process has died (exit {code})") from problem
         except BaseException:
             # Half a command was said, and the rest never will be: only a new helper is in step again.
             await self.kill()
@@ -128,9 +131,3 @@ class HelperProcess:
         if kind == frames.FAILED:
             raise ExportFailed(msgspec.msgpack.decode(body, type=str))
         return msgspec.msgpack.decode(body, type=expected)
-
-    async def _died(self) -> ExportFailed:
-        process = self._process
-        await self.kill()
-        code = process.returncode if process is not None else None
-        return ExportFailed(f"the helper process has died (exit {code})")

@@ -79,11 +79,8 @@ class Coded(NamedTuple):
 
     def is_in(self, *words: str) -> Bools:
         """Whether the text is one of these."""
-        found = np.zeros(len(self.numbers), bool)
-        for number, text in enumerate(self.texts.to_pylist()):
-            if text in words:
-                found |= self.numbers == number
-        return found
+        which = [text in words for text in self.texts.to_pylist()]
+        return np.array([*which, False])[self.numbers]  # none is -1: the last
 
     def array(self) -> Any:
         """The column for Arrow."""
