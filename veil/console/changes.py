@@ -7,12 +7,12 @@ import json
 import re
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from veil.console.audit import DONE, FAILED
-from veil.console.web import see_other
+from veil.console.web import FormRefused, Role, page, post, see_other
 from veil.core.errors import VeilError
 from veil.core.limits import BATCH_ENTRIES_MAX
 from veil.core.message import MessageAttribute
@@ -174,13 +174,12 @@ def done_of(answers: Sequence[object], word: str, done: str) -> str:
 class Change:
     """A change that is ready to be made. `make` raises VeilError where the service refuses it."""
 
-    visit: Visit = field(kw_only=False, repr=False)
     action: str  # for the audit log: `edit queue`
     target: str  # what is changed: a queue's name, a message's id
     title: str
     button: str
     back: str  # where to go instead, and afterwards unless there is a better place
-    make: Callable[[], Awaitable[object]] = field(repr=False)
+    make: Callable[[], Awaitable[object]]
     done: str = ""  # what to say afterwards, unless `make` gives a ChangeResult
     then: str = ""  # where to go afterwards
     differences: Sequence[Difference] = ()
@@ -197,9 +196,9 @@ class Change:
         shown = repr((self.action, self.target, [tuple(each) for each in self.differences]))
         return sha256(shown.encode("utf-8", "replace")).hexdigest()[:32]
 
-    async def offer(self) -> Response:
+    async def offer(self, visit: Visit) -> Response:
         """Show the change; or make it, if the form confirms that it was shown."""
-        form = self.visit.form
+        form = visit.form
         problem = ""
         if form.text("step") == "make":
             if form.text("plan") != self.fingerprint:
@@ -207,13 +206,13 @@ class Change:
             elif self.word is not None and form.text("word") != self.word:
                 problem = f"Type {self.word} to confirm."
             else:
-                return await self._make()
-        return await self._shown(problem)
+                return await self._make(visit)
+        return await self._shown(visit, problem)
 
-    async def _make(self) -> Response:
-        audit = self.visit.console.audit
+    async def _make(self, visit: Visit) -> Response:
+        audit = visit.console.audit
         entry_id = await audit.asked(
-            **self.visit.identity.audit_facts(self.visit.request.peer),
+            **visit.identity.audit_facts(visit.request.peer),
             action=self.action,
             target=self.target,
             differences=self.differences,
@@ -223,17 +222,17 @@ class Change:
             made = await self.make()
         except VeilError as refusal:
             await audit.ended(entry_id, FAILED, str(refusal))
-            return await self._shown(f"The change failed: {refusal}.")
+            return await self._shown(visit, f"The change failed: {refusal}.")
         except BaseException as error:
             await audit.ended(entry_id, FAILED, type(error).__name__)
             raise
         notice, place = made if isinstance(made, ChangeResult) else (self.done, self.then)
         await audit.ended(entry_id, DONE, notice)
-        return see_other(self.visit.with_notice(place or self.back, notice))
+        return see_other(visit.with_notice(place or self.back, notice))
 
-    async def _shown(self, problem: str) -> Response:
-        repeated = [(name, value) for name, value in self.visit.form.pairs if name not in _OWN_FIELDS]
-        return await self.visit.page(
+    async def _shown(self, visit: Visit, problem: str) -> Response:
+        repeated = [(name, value) for name, value in visit.form.pairs if name not in _OWN_FIELDS]
+        return await visit.page(
             "change.html",
             title=self.title,
             change=self,
@@ -241,3 +240,36 @@ class Change:
             problem=problem,
             status=409 if problem else 200,
         )
+
+
+Answered = Response | Change
+H = TypeVar("H", bound=Callable[["Visit"], Awaitable[Answered]])
+
+
+def change(
+    path: str,
+    *,
+    needs: Role,
+    form: Callable[[Visit], Awaitable[Response]] | None = None,
+    is_page: bool = False,
+) -> Callable[[H], H]:
+    """What gives the change that a POST of the path asks for, which is then shown or made; or an answer of its own. Where it
+    raises FormRefused, the page `form` is shown again, with what is wrong. `is_page`: a GET shows the change as well."""
+
+    def put(handler: H) -> H:
+        async def answer(visit: Visit) -> Response:
+            try:
+                wanted = await handler(visit)
+            except FormRefused as refusal:
+                if form is None:
+                    raise
+                visit.problems = {refusal.field: refusal.sentence}
+                return await form(visit)
+            return await wanted.offer(visit) if isinstance(wanted, Change) else wanted
+
+        post(path, needs=needs)(answer)
+        if is_page:
+            page(path, needs=needs)(answer)
+        return handler
+
+    return put

@@ -306,27 +306,9 @@ def page(path: str, *, needs: Role | None = Role.VIEWER) -> Callable[[H], H]:
     return _added("GET", path, needs)
 
 
-def change(
-    path: str, *, needs: Role | None, form: Callable[[Visit], Awaitable[Response]] | None = None
-) -> Callable[[H], H]:
-    """What answers a POST of the path: its token and the visitor's role have been checked. Where it raises FormRefused, the page
-    `form` is shown again, with what is wrong."""
-
-    def put(handler: H) -> H:
-        async def checked(visit: Visit) -> Response:
-            try:
-                answer: Response = await handler(visit)
-            except FormRefused as refusal:
-                if form is None:
-                    raise
-                visit.problems = {refusal.field: refusal.sentence}
-                answer = await form(visit)
-            return answer
-
-        _added("POST", path, needs)(checked)
-        return handler
-
-    return put
+def post(path: str, *, needs: Role | None) -> Callable[[H], H]:
+    """What answers a POST of the path: its token and the visitor's role have been checked."""
+    return _added("POST", path, needs)
 
 
 def live(path: str, *, needs: Role = Role.VIEWER) -> Callable[[H], H]:

@@ -14,14 +14,15 @@ from veil.console.changes import (
     Difference,
     NothingDone,
     aws_command,
+    change,
     done_of,
     send_commands,
 )
 from veil.console.messages import PAGE_ROWS, chosen_of, cut
 from veil.console.pages.dead_letters import LetterSelection, letter_groups, letters_page, read_selection
-from veil.console.pages.queue_messages import offer_deletion
+from veil.console.pages.queue_messages import deletion
 from veil.console.visit import Visit
-from veil.console.web import Form, FormRefused, NotFound, NumberField, Role, change, page, queue_link
+from veil.console.web import Form, FormRefused, NotFound, NumberField, Role, page, queue_link
 from veil.core.errors import ArnRefused, VeilError
 from veil.core.lease import State
 from veil.core.limits import MOVE_RATE_MAX
@@ -50,25 +51,25 @@ _NO_AWS_COMMAND: Final = "There is no aws command for this: SQS can only move a 
 
 
 @change("/dead-letters/{region}/{name}/redrive", needs=Role.OPERATOR, form=letters_page)
-async def redrive_dead_letters(visit: Visit) -> Response:
+async def redrive_dead_letters(visit: Visit) -> Change:
     """Show what would be moved, then move it."""
     queue = await visit.queue()
     selection = read_selection(visit.form)
     destination = await read_destination(visit, queue, visit.form.text("to"))
     rate_per_s = _RATE.read_optional(visit.form)
     if visit.form.text("what") != "ticked":
-        return await _offer_matching(visit, queue, selection, destination, rate_per_s)
+        return await _matching(visit, queue, selection, destination, rate_per_s)
     chosen = _ticked(visit, "No messages are selected. Select those to redrive, or redrive all that match.")
-    return await _offer_ticked(visit, queue, selection, chosen, destination)
+    return _ticked_redrive(visit, queue, selection, chosen, destination)
 
 
 @change("/dead-letters/{region}/{name}/delete", needs=Role.OPERATOR, form=letters_page)
-async def delete_dead_letters(visit: Visit) -> Response:
+async def delete_dead_letters(visit: Visit) -> Change:
     """Show which of the ticked messages would be deleted, then delete them."""
     queue = await visit.queue()
     selection = read_selection(visit.form)
     chosen = _ticked(visit, "No messages are selected. Select those to delete.")
-    return await offer_deletion(visit, queue, chosen, selection.address(queue))
+    return deletion(visit, queue, chosen, selection.address(queue))
 
 
 def _ticked(visit: Visit, none: str) -> list[tuple[int, str]]:
@@ -82,13 +83,13 @@ def _ticked(visit: Visit, none: str) -> list[tuple[int, str]]:
     return chosen
 
 
-async def _offer_ticked(
+def _ticked_redrive(
     visit: Visit,
     queue: Queue,
     selection: LetterSelection,
     chosen: list[tuple[int, str]],
     destination: QueueKey | None,
-) -> Response:
+) -> Change:
     async def make() -> ChangeResult:
         answers: list[object] = []
         # One by one: fifty messages may come to fifty megabytes.
@@ -110,8 +111,7 @@ async def _offer_ticked(
     count = plural(len(chosen), "message")
     target = _HOME if destination is None else destination.name
     more = len(chosen) - _LISTED_MAX
-    return await Change(
-        visit,
+    return Change(
         action="redrive messages",
         target=queue.name,
         title=f"Redrive {count}",
@@ -122,16 +122,16 @@ async def _offer_ticked(
             Difference(f"Message {message_id}", queue.name, target) for _, message_id in chosen[:_LISTED_MAX]
         ],
         notes=[*([f"And {plural(more, 'more message')}."] if more > 0 else []), _NEW, _NO_AWS_COMMAND],
-    ).offer()
+    )
 
 
-async def _offer_matching(
+async def _matching(
     visit: Visit,
     queue: Queue,
     selection: LetterSelection,
     destination: QueueKey | None,
     rate_per_s: int | None,
-) -> Response:
+) -> Change:
     groups = await letter_groups(visit.service, queue, selection, visit.time_slice)
     if not groups.matching and groups.is_all:
         raise FormRefused("ticked", "No messages match, so there is nothing to redrive.")
@@ -159,8 +159,7 @@ async def _offer_matching(
         notes.append(
             f"The source of {plural(groups.sourceless, 'message')} is not known: these stay unless you name a queue."
         )
-    return await Change(
-        visit,
+    return Change(
         action="redrive queue" if is_whole else "redrive matching messages",
         target=queue.name,
         title=f"Redrive the dead letters of {queue.name}",
@@ -185,11 +184,11 @@ async def _offer_matching(
         ],
         commands=[command] if as_task else (),
         notes=notes,
-    ).offer()
+    )
 
 
 @change("/dead-letters/{region}/{name}/cancel", needs=Role.OPERATOR)
-async def cancel(visit: Visit) -> Response:
+async def cancel(visit: Visit) -> Change:
     """Stop a move that runs; what it has moved stays moved."""
     queue = await visit.queue()
     task_id = visit.form.text("task")[:64]
@@ -203,8 +202,7 @@ async def cancel(visit: Visit) -> Response:
         return ChangeResult(f"The redrive is being stopped. It has moved {plural(moved, 'message')} so far.")
 
     handle = {"TaskHandle": moves.task_handle(task)}
-    return await Change(
-        visit,
+    return Change(
         action="cancel redrive",
         target=queue.name,
         title=f"Stop the redrive of {queue.name}",
@@ -214,7 +212,7 @@ async def cancel(visit: Visit) -> Response:
         differences=[Difference("Redrive", "running", "cancelled")],
         commands=[aws_command("cancel-message-move-task", visit.endpoint_url, queue.key.region, handle)],
         notes=["Messages that were moved stay moved; the others stay in the dead-letter queue."],
-    ).offer()
+    )
 
 
 async def read_destination(visit: Visit, queue: Queue, text: str) -> QueueKey | None:
@@ -276,7 +274,7 @@ async def edit_page(visit: Visit) -> Response:
 
 
 @change("/dead-letters/{region}/{name}/{seq}/edit", needs=Role.OPERATOR, form=edit_page)
-async def edit(visit: Visit) -> Response:
+async def edit(visit: Visit) -> Change:
     """Show what would be changed, then send it."""
     queue = await visit.queue()
     letter = await _letter(visit, queue)
@@ -302,8 +300,7 @@ async def edit(visit: Visit) -> Response:
         place = queue_link(target.key, "messages", str(answer.seq))
         return ChangeResult(f"Sent to {target.name} as message {answer.message_id}.", place)
 
-    return await Change(
-        visit,
+    return Change(
         action="edit and resend message",
         target=message.message_id,
         title="Edit and resend",
@@ -317,7 +314,7 @@ async def edit(visit: Visit) -> Response:
             if commands
             else NO_COMMAND
         ],
-    ).offer()
+    )
 
 
 async def _letter(visit: Visit, queue: Queue) -> Letter:

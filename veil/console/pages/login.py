@@ -7,7 +7,7 @@ import logging
 from veil.console.audit import DONE, REFUSED, AuditUnavailable
 from veil.console.sessions import Identity
 from veil.console.visit import Visit
-from veil.console.web import ROOT, Forbidden, TooMany, change, link, page, see_other
+from veil.console.web import ROOT, Forbidden, TooMany, link, page, post, see_other
 from veil.wire.exchange import Response
 
 _log = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ async def login_page(visit: Visit) -> Response:
     return await _form(visit, visit.query.text("next"))
 
 
-@change("/login", needs=None)
+@post("/login", needs=None)
 async def log_in(visit: Visit) -> Response:
     """Begin a session, or say that the key is not right; too many failures close the door for a while."""
     _check_transport(visit)
@@ -49,7 +49,7 @@ async def log_in(visit: Visit) -> Response:
     return see_other(own_place(place), console.cookie_header(visit.request, cookie))
 
 
-@change("/logout", needs=None)
+@post("/logout", needs=None)
 async def log_out(visit: Visit) -> Response:
     if visit.console.sessions.needs_login and visit.identity.account:
         await _record(visit, visit.identity, "log out")
@@ -97,7 +97,7 @@ async def _form(visit: Visit, place: str, problem: str = "", key_id: str = "", s
 THEMES = ("system", "light", "dark")
 
 
-@change("/theme", needs=None)
+@post("/theme", needs=None)
 async def choose_theme(visit: Visit) -> Response:
     """Remember the visitor's choice for a year."""
     theme = visit.form.text("theme")

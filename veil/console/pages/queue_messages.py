@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from veil.console.changes import Change, ChangeResult, Difference, done_of, queue_command
+from veil.console.changes import Change, ChangeResult, Difference, change, done_of, queue_command
 from veil.console.messages import PAGE_ROWS, Search, chosen_of, read_search, search_messages
 from veil.console.queue_views import (
     PAGE_LEASES,
@@ -20,7 +20,7 @@ from veil.console.queue_views import (
     queue_page,
 )
 from veil.console.visit import Visit
-from veil.console.web import FormRefused, NumberField, Role, change, live, page, queue_link
+from veil.console.web import FormRefused, NumberField, Role, live, page, queue_link
 from veil.core.errors import VeilError
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.message import StoredMessage
@@ -90,27 +90,24 @@ async def facts_live(visit: Visit) -> Mapping[str, str]:
 
 
 @change("/queues/{region}/{name}/messages", needs=Role.OPERATOR, form=messages_page)
-async def delete_messages(visit: Visit) -> Response:
+async def delete_messages(visit: Visit) -> Change:
     """Show which messages would be deleted, then delete them."""
     queue = await visit.queue()
     chosen = chosen_of(visit.form.all("message"))
     if not chosen or len(chosen) > PAGE_ROWS:
         raise FormRefused("message", f"Select at least one message, and at most {PAGE_ROWS}.")
-    return await offer_deletion(visit, queue, chosen, visit.with_query(queue_link(queue.key, "messages")))
+    return deletion(visit, queue, chosen, visit.with_query(queue_link(queue.key, "messages")))
 
 
-async def offer_deletion(
-    visit: Visit, queue: Queue, chosen: Sequence[tuple[int, str]], back: str
-) -> Response:
-    """Show which messages would be deleted, by key and id, then delete those that nobody holds."""
+def deletion(visit: Visit, queue: Queue, chosen: Sequence[tuple[int, str]], back: str) -> Change:
+    """Deletes these messages, by key and id, but for those that somebody holds by then."""
 
     async def make() -> ChangeResult:
         answers = await visit.service.store.discard(queue, chosen, caller=visit.caller)
         return ChangeResult(done_of(answers, "deleted", "deleted"))
 
     count = plural(len(chosen), "message")
-    return await Change(
-        visit,
+    return Change(
         action="delete messages",
         target=chosen[0][1] if len(chosen) == 1 else f"{count} of {queue.name}",
         title=f"Delete {count} of {queue.name}",
@@ -123,7 +120,7 @@ async def offer_deletion(
             "There is no aws command for this: SQS deletes a message only by the receipt of its receive.",
         ],
         is_danger=True,
-    ).offer()
+    )
 
 
 # ---- leases
@@ -194,7 +191,7 @@ _WAYS: Final = {
 
 
 @change("/queues/{region}/{name}/in-flight", needs=Role.OPERATOR, form=in_flight_page)
-async def change_leases(visit: Visit) -> Response:
+async def change_leases(visit: Visit) -> Change:
     """Show what would become of the leases that were chosen, then do it."""
     queue, form = await visit.queue(), visit.form
     # One lease's own button says both what and which; those below the list are for the ticked ones.
@@ -249,8 +246,7 @@ async def change_leases(visit: Visit) -> Response:
     if len(receipts) > _COMMANDS_MAX:
         notes.append(f"The commands of the first {_COMMANDS_MAX} are shown; the others are like them.")
     only, count = leases[0][1].message_id, plural(len(leases), "message")
-    return await Change(
-        visit,
+    return Change(
         action=action,
         target=only if len(leases) == 1 else f"{count} of {queue.name}",
         title=f"{what.capitalize()} {f'message {only}' if len(leases) == 1 else count}",
@@ -271,4 +267,4 @@ async def change_leases(visit: Visit) -> Response:
         ],
         notes=notes,
         is_danger=what == "delete",
-    ).offer()
+    )

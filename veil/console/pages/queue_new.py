@@ -6,7 +6,7 @@ import re
 import shlex
 from typing import Any, Final
 
-from veil.console.changes import Change, Difference, aws_command, queue_command
+from veil.console.changes import Change, Difference, aws_command, change, queue_command
 from veil.console.queue_form import (
     WITHOUT_DEAD_LETTERS,
     differences_between,
@@ -18,10 +18,10 @@ from veil.console.queue_form import (
     write_tags,
 )
 from veil.console.visit import Visit
-from veil.console.web import NotFound, Role, change, link, page, queue_link
+from veil.console.web import NotFound, Role, link, page, queue_link
 from veil.core.errors import NameRefused, VeilError
 from veil.core.queue import Queue, QueueCounts, QueueKey, QueueSettings, check_name, check_tags
-from veil.service.messages import purge
+from veil.service import messages
 from veil.service.queues import create_queue, delete_queue, set_paused
 from veil.wire.attributes import changed_attributes
 from veil.wire.exchange import Response
@@ -50,7 +50,7 @@ async def new_page(visit: Visit) -> Response:
 
 
 @change("/queues/new", needs=Role.ADMIN)
-async def create(visit: Visit) -> Response:
+async def create(visit: Visit) -> Response | Change:
     """Show what would be created, then create it."""
     form = visit.form
     source = await _source(visit, form.text("clone"))
@@ -88,8 +88,7 @@ async def create(visit: Visit) -> Response:
         parameters["Attributes"] = attributes
     if tags:
         parameters["Tags"] = tags
-    return await Change(
-        visit,
+    return Change(
         action="create queue",
         target=key.name,
         title=f"Create {key.name}",
@@ -106,7 +105,7 @@ async def create(visit: Visit) -> Response:
         ],
         commands=[aws_command("create-queue", visit.endpoint_url, key.region, parameters)],
         notes=() if wanted.redrive else (WITHOUT_DEAD_LETTERS,),
-    ).offer()
+    )
 
 
 async def _source(visit: Visit, text: str) -> Queue | None:
@@ -120,9 +119,8 @@ async def _source(visit: Visit, text: str) -> Queue | None:
     return queue
 
 
-@page("/queues/{region}/{name}/delete", needs=Role.ADMIN)
-@change("/queues/{region}/{name}/delete", needs=Role.ADMIN)
-async def delete_page(visit: Visit) -> Response:
+@change("/queues/{region}/{name}/delete", needs=Role.ADMIN, is_page=True)
+async def delete(visit: Visit) -> Change:
     """Say what goes with the queue; then delete it."""
     queue = await visit.queue()
     held = await visit.service.store.counts(queue)
@@ -136,8 +134,7 @@ async def delete_page(visit: Visit) -> Response:
         notes.insert(
             1, f"It holds the dead letters of {names}: their failing messages will stay where they are."
         )
-    return await Change(
-        visit,
+    return Change(
         action="delete queue",
         target=queue.name,
         title=f"Delete {queue.name}",
@@ -151,23 +148,21 @@ async def delete_page(visit: Visit) -> Response:
         notes=notes,
         is_danger=True,
         word=queue.name,
-    ).offer()
+    )
 
 
-@page("/queues/{region}/{name}/purge", needs=Role.ADMIN)
-@change("/queues/{region}/{name}/purge", needs=Role.ADMIN)
-async def purge_page(visit: Visit) -> Response:
+@change("/queues/{region}/{name}/purge", needs=Role.ADMIN, is_page=True)
+async def purge(visit: Visit) -> Change:
     """Say what is in the queue; then empty it."""
     queue = await visit.queue()
     held = await visit.service.store.counts(queue)
-    return await Change(
-        visit,
+    return Change(
         action="purge queue",
         target=queue.name,
         title=f"Purge {queue.name}",
         button="Delete every message",
         back=queue_link(queue.key),
-        make=lambda: purge(visit.service, queue, caller=visit.caller),
+        make=lambda: messages.purge(visit.service, queue, caller=visit.caller),
         done=f"The queue {queue.name} was purged of {plural(sum(held), 'message')}.",
         differences=[Difference("Messages", "every message in the queue when you confirm", "")],
         commands=[queue_command(visit, "purge-queue", queue)],
@@ -178,14 +173,12 @@ async def purge_page(visit: Visit) -> Response:
         ],
         is_danger=True,
         word=queue.name,
-    ).offer()
+    )
 
 
-@page("/queues/{region}/{name}/pause", needs=Role.OPERATOR)
-@page("/queues/{region}/{name}/resume", needs=Role.OPERATOR)
-@change("/queues/{region}/{name}/pause", needs=Role.OPERATOR)
-@change("/queues/{region}/{name}/resume", needs=Role.OPERATOR)
-async def pause_page(visit: Visit) -> Response:
+@change("/queues/{region}/{name}/pause", needs=Role.OPERATOR, is_page=True)
+@change("/queues/{region}/{name}/resume", needs=Role.OPERATOR, is_page=True)
+async def pause(visit: Visit) -> Change:
     """Say what a pause means, or what waits; then stop deliveries, or let them go on."""
     queue = await visit.queue()
     held = await visit.service.store.counts(queue)
@@ -199,8 +192,7 @@ async def pause_page(visit: Visit) -> Response:
             "Retention continues too: a message that gets too old is deleted."
         )
     where = f"--endpoint {shlex.quote(visit.endpoint_url)} --region {shlex.quote(queue.key.region)}"
-    return await Change(
-        visit,
+    return Change(
         action=f"{word} queue",
         target=queue.name,
         title=f"{word.capitalize()} {queue.name}",
@@ -211,7 +203,7 @@ async def pause_page(visit: Visit) -> Response:
         differences=[Difference("Deliveries", "paused" if queue.settings.paused else "running", state)],
         commands=[f"veil queue {word} {shlex.quote(queue.name)} {where}"],
         notes=[note],
-    ).offer()
+    )
 
 
 def _held(held: QueueCounts) -> str:

@@ -11,17 +11,17 @@ from typing import Final
 
 import msgspec
 
-from veil.console.changes import NO_COMMAND, Change, ChangeResult, Difference, done_of, send_commands
+from veil.console.changes import NO_COMMAND, Change, ChangeResult, Difference, change, done_of, send_commands
 from veil.console.messages import cut
 from veil.console.queue_views import queue_head, queue_page
 from veil.console.templates import file_size
 from veil.console.visit import Visit
-from veil.console.web import Form, FormRefused, NumberField, Role, change, page, queue_link
+from veil.console.web import Form, FormRefused, NumberField, Role, page, queue_link
 from veil.core import errors
 from veil.core.limits import ATTRIBUTES_MAX, BODY_BYTES_MAX, DELAY_MAX_S
 from veil.core.message import PRIORITY_FIRST, PRIORITY_LAST, MessageAttribute, Sent
 from veil.core.message_rules import Draft, check_draft, size_bytes
-from veil.core.queue import Queue, QueueSettings
+from veil.core.queue import QueueSettings
 from veil.service.messages import send
 from veil.service.time_slices import TimeSlice
 from veil.wire.exchange import Response
@@ -187,7 +187,7 @@ async def send_page(visit: Visit) -> Response:
 
 
 @change("/queues/{region}/{name}/send", needs=Role.OPERATOR, form=send_page)
-async def send_message(visit: Visit) -> Response:
+async def send_message(visit: Visit) -> Change:
     """Show what would be sent, then send it."""
     queue = await visit.queue()
     lines = _file_text(visit)
@@ -195,26 +195,6 @@ async def send_message(visit: Visit) -> Response:
         drafts = [read_draft(visit.form, queue.settings)]
     else:
         drafts = await read_lines(lines, queue.settings, visit.time_slice)
-    return await _change(visit, queue, drafts, lines).offer()
-
-
-def _file_text(visit: Visit) -> str | None:
-    """What the file holds, which comes back in a field with the confirmation; None where there is none."""
-    if visit.form.checked("messages"):
-        return visit.form.raw("messages")
-    upload = visit.form.files.get("file")
-    if upload is None or not (upload.name or upload.content):
-        return None
-    if len(upload.content) > FILE_BYTES_MAX:
-        expected = f"expected a file of at most {file_size(FILE_BYTES_MAX)}"
-        raise FormRefused("file", f"{file_size(len(upload.content))}: {expected}")
-    try:
-        return upload.content.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as problem:
-        raise FormRefused("file", f"expected UTF-8, byte {problem.start} is not") from None
-
-
-def _change(visit: Visit, queue: Queue, drafts: Sequence[Draft], lines: str | None) -> Change:
     # Confirming twice, by a second click or after a lost answer, must not send twice.
     once = visit.form.text("once") or secrets.token_hex(16)
     retry_key = sha256(f"{visit.identity.cookie} {once}".encode()).digest()
@@ -235,7 +215,6 @@ def _change(visit: Visit, queue: Queue, drafts: Sequence[Draft], lines: str | No
     count = plural(len(drafts), "message")
     commands = send_commands(visit, queue, drafts)
     return Change(
-        visit,
         action="send message" if lines is None else "send messages",
         target=queue.name,
         title=f"Send {'a message' if lines is None else count} to {queue.name}",
@@ -247,6 +226,22 @@ def _change(visit: Visit, queue: Queue, drafts: Sequence[Draft], lines: str | No
         notes=() if commands else (NO_COMMAND,),
         carried=carried,
     )
+
+
+def _file_text(visit: Visit) -> str | None:
+    """What the file holds, which comes back in a field with the confirmation; None where there is none."""
+    if visit.form.checked("messages"):
+        return visit.form.raw("messages")
+    upload = visit.form.files.get("file")
+    if upload is None or not (upload.name or upload.content):
+        return None
+    if len(upload.content) > FILE_BYTES_MAX:
+        expected = f"expected a file of at most {file_size(FILE_BYTES_MAX)}"
+        raise FormRefused("file", f"{file_size(len(upload.content))}: {expected}")
+    try:
+        return upload.content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as problem:
+        raise FormRefused("file", f"expected UTF-8, byte {problem.start} is not") from None
 
 
 def _one(draft: Draft) -> list[Difference]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from veil.console.changes import Change, Difference, queue_command, queue_url
+from veil.console.changes import Change, Difference, change, queue_command, queue_url
 from veil.console.queue_form import (
     WITHOUT_DEAD_LETTERS,
     differences_between,
@@ -18,7 +18,7 @@ from veil.console.queue_form import (
 )
 from veil.console.queue_views import queue_head, queue_page
 from veil.console.visit import Visit
-from veil.console.web import FormRefused, Role, change, page, queue_link
+from veil.console.web import FormRefused, Role, page, queue_link
 from veil.core.errors import PolicyRefused, TagsRefused, VeilError
 from veil.core.policy import POLICY_BYTES_MAX, parse_policy
 from veil.core.queue import QueueSettings, check_tags
@@ -63,7 +63,7 @@ async def edit_page(visit: Visit) -> Response:
 
 
 @change("/queues/{region}/{name}/edit", needs=Role.ADMIN)
-async def edit(visit: Visit) -> Response:
+async def edit(visit: Visit) -> Response | Change:
     """Show what would be changed, then change it."""
     queue = await visit.queue()
     wanted = before = queue.settings
@@ -84,8 +84,7 @@ async def edit(visit: Visit) -> Response:
     else:
         done = f"{plural(len(differences), 'setting')} of {queue.name} {'was' if len(differences) == 1 else 'were'} changed."
     attributes = changed_attributes(before, wanted)
-    return await Change(
-        visit,
+    return Change(
         action="edit queue",
         target=queue.name,
         title=f"Edit {queue.name}",
@@ -97,7 +96,7 @@ async def edit(visit: Visit) -> Response:
         differences=differences,
         commands=[queue_command(visit, "set-queue-attributes", queue, Attributes=attributes)],
         notes=_notes(before, wanted),
-    ).offer()
+    )
 
 
 def _notes(before: QueueSettings, after: QueueSettings) -> list[str]:
@@ -124,7 +123,7 @@ async def tags_page(visit: Visit) -> Response:
 
 
 @change("/queues/{region}/{name}/tags", needs=Role.ADMIN, form=tags_page)
-async def change_tags(visit: Visit) -> Response:
+async def change_tags(visit: Visit) -> Change:
     """Show which tags would come, go or change; then do it."""
     queue = await visit.queue()
     written = visit.form.raw("tags")
@@ -149,8 +148,7 @@ async def change_tags(visit: Visit) -> Response:
         commands.append(queue_command(visit, "untag-queue", queue, TagKeys=removed))
     if added:
         commands.append(queue_command(visit, "tag-queue", queue, Tags=added))
-    return await Change(
-        visit,
+    return Change(
         action="tag queue",
         target=queue.name,
         title=f"Change the tags of {queue.name}",
@@ -162,7 +160,7 @@ async def change_tags(visit: Visit) -> Response:
             Difference(key, _shown(queue.tags.get(key)), _shown(added.get(key))) for key in (*removed, *added)
         ],
         commands=commands,
-    ).offer()
+    )
 
 
 def _shown(value: str | None) -> str:
@@ -179,7 +177,7 @@ async def policy_page(visit: Visit) -> Response:
 
 
 @change("/queues/{region}/{name}/policy", needs=Role.ADMIN, form=policy_page)
-async def change_policy(visit: Visit) -> Response:
+async def change_policy(visit: Visit) -> Change:
     """Show the policy before and after; then store it."""
     queue = await visit.queue()
     written = visit.form.raw("policy")
@@ -190,8 +188,7 @@ async def change_policy(visit: Visit) -> Response:
         raise FormRefused("policy", str(refusal)) from None
     if after == before:
         raise FormRefused("policy", "The queue already has this policy.")
-    return await Change(
-        visit,
+    return Change(
         action="change policy",
         target=queue.name,
         title=f"Change the policy of {queue.name}",
@@ -204,7 +201,7 @@ async def change_policy(visit: Visit) -> Response:
         notes=[
             "The policy applies from the next request. Keys of this account may do everything that no statement denies."
         ],
-    ).offer()
+    )
 
 
 def _laid_out(policy: str | None) -> str:

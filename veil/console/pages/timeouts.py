@@ -13,9 +13,9 @@ from markupsafe import Markup
 
 from veil import charts, words
 from veil.console.audit import AuditEntry
-from veil.console.changes import Change, Difference, queue_command
+from veil.console.changes import Change, Difference, change, queue_command
 from veil.console.visit import Visit
-from veil.console.web import NotFound, Refused, Role, change, link, page
+from veil.console.web import NotFound, Refused, Role, link, page
 from veil.core import autopilot
 from veil.core.autopilot import AutopilotState, PilotedQueue, StateUnreadable, decode_state
 from veil.core.findings import (
@@ -242,7 +242,7 @@ async def timeout_page(visit: Visit) -> Response:
 
 
 @change("/timeouts/{region}/{name}/apply", needs=Role.ADMIN)
-async def apply(visit: Visit) -> Response:
+async def apply(visit: Visit) -> Change:
     """Show what would be another, then set the recommended timeout."""
     queue = await visit.queue()
     read = await read_findings(visit.console)
@@ -260,8 +260,7 @@ async def apply(visit: Visit) -> Response:
     ]
     if finding.policy != NO_RENEWAL:
         notes.append(f"It is meant for consumers that renew their leases ({finding.policy}).")
-    return await Change(
-        visit,
+    return Change(
         action="apply timeout",
         target=queue.name,
         title=f"Apply the recommended timeout to {queue.name}",
@@ -278,7 +277,7 @@ async def apply(visit: Visit) -> Response:
             )
         ],
         notes=notes,
-    ).offer()
+    )
 
 
 def _whole(visit: Visit, findings: Findings | None) -> list[Finding]:
