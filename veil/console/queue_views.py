@@ -12,7 +12,7 @@ from veil.console.charts import Chart, Line, Shade, time_chart
 from veil.console.messages import Search, search_messages
 from veil.console.templates import STATES, milliseconds, rate
 from veil.console.visit import Visit
-from veil.console.web import queue_link
+from veil.console.web import Role, live, page, queue_link
 from veil.core.errors import VeilError
 from veil.core.lease import State
 from veil.core.message import StoredMessage
@@ -54,12 +54,6 @@ class CurrentMessage(NamedTuple):
     def lease(self) -> str:
         """What a form calls its lease."""
         return f"{self.message.seq}:{self.message.delivery}"
-
-    @property
-    def lease_version(self) -> str:
-        """Changes with all that the row of a lease tells: a row that is drawn anew must get its cells anew, too."""
-        message, outcome = self.message, None if self.holder is None else self.holder.outcome
-        return f"{message.received_at_ms}-{message.receive_count}-{self.holder is not None}-{outcome}"
 
     @property
     def window_ms(self) -> int:
@@ -292,6 +286,8 @@ class DepthCache:
 # ---- heads of pages
 
 EMPTY_DEPTH: Final = QueueDepth(QueueCounts(), None)
+FACTS: Final = {"queue-facts": "queue_facts.html"}  # what moves on all these pages
+QueueValues = Callable[[Visit, Queue], Awaitable[Mapping[str, Any]]]
 
 
 class Head(NamedTuple):
@@ -306,26 +302,56 @@ class Head(NamedTuple):
         return queue_link(self.queue.key)
 
 
-async def queue_head(visit: Visit, tab: str) -> Head:
+async def queue_head(visit: Visit, tab: str = "") -> Head:
     """The head of a page of the queue that the path names."""
     queue = await visit.queue()
     depths = await visit.console.depths.at([queue])
     return Head(queue, depths.get(queue.id, EMPTY_DEPTH), tab)
 
 
-def live_facts(visit: Visit, head: Head) -> Mapping[str, str]:
-    """The counts as a fragment, for the streams of all these pages."""
-    return {"queue-facts": visit.row("queue_facts.html", head=head)}
+def queue_view(
+    tab: str, *, needs: Role = Role.VIEWER, live_parts: Mapping[str, str] | None = None
+) -> Callable[[QueueValues], Callable[[Visit], Awaitable[Response]]]:
+    """The page of a queue's tab, by the tab's own template, and its stream, from the same values: the stream draws the counts and
+    the parts again, each by the id of its element. Values that say `is_still` have a page whose parts do not move."""
+    path, template = f"/queues/{{region}}/{{name}}/{tab}", f"queue_{tab.replace('-', '_')}.html"
+
+    def put(values: QueueValues) -> Callable[[Visit], Awaitable[Response]]:
+        async def shown(visit: Visit) -> Response:
+            head = await queue_head(visit, tab)
+            found = await values(visit, head.queue)
+            moves = live_parts and not found.get("is_still")
+            return await visit.page(
+                template,
+                title=f"{head.queue.name} · {tab.replace('-', ' ').capitalize()}",
+                head=head,
+                queue=head.queue,
+                holds_dead_letters=await visit.service.store.dead_letter_sources(head.queue.key, limit=1),
+                live_path=f"{head.address}/{tab}/live?{visit.query_with()}"
+                if moves
+                else f"{head.address}/live",
+                **found,
+            )
+
+        async def drawn(visit: Visit) -> Mapping[str, str]:
+            head = await queue_head(visit)
+            found = await values(visit, head.queue)
+            parts = {**FACTS, **(live_parts or {})}
+            return {name: await visit.fragment(part, head=head, **found) for name, part in parts.items()}
+
+        page(path, needs=needs)(shown)
+        if live_parts:
+            live(f"{path}/live", needs=needs)(drawn)
+        return shown
+
+    return put
 
 
-async def queue_page(visit: Visit, head: Head, **values: Any) -> Response:
-    """A page of the queue, by the template of its tab."""
-    title = f"{head.queue.name} · {head.tab.replace('-', ' ').capitalize()}"
-    template = f"queue_{head.tab.replace('-', '_')}.html"
-    holds_dead_letters = bool(await visit.service.store.dead_letter_sources(head.queue.key, limit=1))
-    return await visit.page(
-        template, title=title, head=head, queue=head.queue, holds_dead_letters=holds_dead_letters, **values
-    )
+@live("/queues/{region}/{name}/live")
+async def facts_live(visit: Visit) -> Mapping[str, str]:
+    """The counts alone, for the pages that have nothing else that moves."""
+    head = await queue_head(visit)
+    return {name: await visit.fragment(part, head=head) for name, part in FACTS.items()}
 
 
 # ---- charts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
@@ -48,26 +48,6 @@ class Notices:
 _USER_AGENT_CHARS_MAX = 256
 
 
-class FragmentCache:
-    """What one stream drew last, by what it was drawn from: drawn again only when that has changed."""
-
-    def __init__(self) -> None:
-        self._kept: dict[Hashable, str] = {}
-        self._used: dict[Hashable, str] = {}
-
-    def get(self, key: Hashable, draw: Callable[[], str]) -> str:
-        """The fragment of that key; the key must tell all that the drawing depends on."""
-        html = self._kept.get(key)
-        if html is None:
-            html = draw()
-        self._used[key] = html
-        return html
-
-    def end_round(self) -> None:
-        """Forget what was not asked for since the last round ended."""
-        self._kept, self._used = self._used, {}
-
-
 class Visit:
     """What a page needs to know; lives for one request, or for one stream."""
 
@@ -90,7 +70,6 @@ class Visit:
         self.notice: str | None = None
         self.is_live = False  # it draws a stream, for all who look
         self.time_slice = TimeSlice(console.service.time_slices)
-        self.fragments = FragmentCache()
         # What to add to an engine instant to read it on the wall. Once for the visit: a stream draws again and again, and with a
         # fresh difference each time every instant in it would shake by a millisecond.
         self.wall_offset_ms = self.wall_ms - self.now_ms
@@ -193,7 +172,3 @@ class Visit:
         return await self.console.templates.render_in_slices(
             template, self.time_slice, visit=self, root=ROOT, **values
         )
-
-    def row(self, template: str, **values: Any) -> str:
-        """A row or a cell of a list, for a live stream: small enough to be drawn at once."""
-        return self.console.templates.render(template, visit=self, root=ROOT, **values)

@@ -4,89 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from veil.console.changes import Change, ChangeResult, Difference, change, done_of, queue_command
 from veil.console.messages import PAGE_ROWS, Search, chosen_of, read_search, search_messages
 from veil.console.queue_views import (
     PAGE_LEASES,
     CurrentMessage,
-    Head,
     LeaseName,
     leased_message,
-    live_facts,
     open_leases,
-    queue_head,
-    queue_page,
+    queue_view,
 )
 from veil.console.visit import Visit
-from veil.console.web import FormRefused, NumberField, Role, live, page, queue_link
+from veil.console.web import FormRefused, NumberField, Role, page, queue_link
 from veil.core.errors import VeilError
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue
 from veil.core.sequence import SEQ_MAX
 from veil.service.messages import SearchPage, delete, extend_lease
-from veil.wire.exchange import Response
 from veil.words import exact_length, plural
 
 
-def _rows(visit: Visit, head: Head, result: SearchPage) -> list[CurrentMessage]:
-    holder = partial(visit.console.activity.attempts.holder, head.queue.id)
-    return [CurrentMessage(head.queue, each, holder(each)) for each in result.messages]
-
-
-def _drawn(visit: Visit, row: CurrentMessage, piece: str, *state: object) -> str:
-    """A row or a cell of the stream, drawn again when its state is another."""
-    return visit.fragments.get(
-        (piece, row.message.seq, *state), lambda: visit.row(f"queue_{piece}.html", row=row)
-    )
+def _rows(visit: Visit, queue: Queue, result: SearchPage) -> list[CurrentMessage]:
+    holder = partial(visit.console.activity.attempts.holder, queue.id)
+    return [CurrentMessage(queue, each, holder(each)) for each in result.messages]
 
 
 # ---- messages
 
 
-@page("/queues/{region}/{name}")
-@page("/queues/{region}/{name}/messages")
-async def messages_page(visit: Visit) -> Response:
+@queue_view("messages", live_parts={"message-rows": "queue_message_rows.html"})
+async def messages_page(visit: Visit, queue: Queue) -> Mapping[str, Any]:
     """The messages by their age, the oldest first, a page at a time; with what is wrong with what was asked, after a try."""
-    head = await queue_head(visit, "messages")
     search = read_search(visit.query)
-    result = await search_messages(visit.service, head.queue, search, visit.time_slice)
     # A filtered list costs a look at many rows: it moves when it is asked to. What is above it always does.
-    live_path = f"{head.address}/{'live' if search.is_filtered else f'messages/live?{visit.query_with()}'}"
-    return await queue_page(
-        visit,
-        head,
-        search=search,
-        result=result,
-        rows=_rows(visit, head, result),
-        live_path=live_path,
-    )
+    is_still = search.is_filtered
+    if visit.is_live:
+        search = Search(after=search.after)
+    result = await search_messages(visit.service, queue, search, visit.time_slice)
+    return {"search": search, "result": result, "rows": _rows(visit, queue, result), "is_still": is_still}
 
 
-@live("/queues/{region}/{name}/messages/live")
-async def messages_live(visit: Visit) -> Mapping[str, str]:
-    head = await queue_head(visit, "messages")
-    search = Search(after=read_search(visit.query).after)
-    result = await search_messages(visit.service, head.queue, search, visit.time_slice)
-    fragments, drawn = dict(live_facts(visit, head)), ""
-    for row in _rows(visit, head, result):
-        await visit.time_slice.yield_if_spent()
-        draw, message = partial(_drawn, visit, row), row.message
-        drawn += draw("message_row")
-        fragments[f"state-{message.seq}"] = draw("message_state", message.state, message.due_at_ms)
-        fragments[f"receives-{message.seq}"] = draw("message_receives", message.receive_count)
-    visit.fragments.end_round()
-    # The rows before their cells: a cell is put into a row that is there.
-    none = await visit.fragment("queue_message_none.html", search=search, result=result)
-    return {"message-rows": drawn or none, **fragments}
-
-
-@live("/queues/{region}/{name}/live")
-async def facts_live(visit: Visit) -> Mapping[str, str]:
-    """The counts alone, for the pages that have nothing else that moves."""
-    return live_facts(visit, await queue_head(visit, ""))
+page("/queues/{region}/{name}")(messages_page)
 
 
 @change("/queues/{region}/{name}/messages", needs=Role.OPERATOR, form=messages_page)
@@ -126,53 +87,21 @@ def deletion(visit: Visit, queue: Queue, chosen: Sequence[tuple[int, str]], back
 # ---- leases
 
 
-@page("/queues/{region}/{name}/in-flight")
-async def in_flight_page(visit: Visit) -> Response:
+@queue_view("in-flight", live_parts={"lease-rows": "queue_lease_rows.html"})
+async def in_flight_page(visit: Visit, queue: Queue) -> Mapping[str, Any]:
     """The open leases; with what is wrong with what was asked, after a try."""
-    head = await queue_head(visit, "in-flight")
-    result, after = await _open_leases(visit, head)
-    by_deadline = _is_by_deadline(visit)
-    return await queue_page(
-        visit,
-        head,
-        extend_s=visit.form.text("extend_s")[:40] or head.queue.settings.visibility_s or 30,
-        result=result,
-        rows=_rows(visit, head, result),
-        after=after,
-        by_deadline=by_deadline,
-        live_path=f"{head.address}/in-flight/live?after={after}&order={'deadline' if by_deadline else ''}",
-    )
-
-
-@live("/queues/{region}/{name}/in-flight/live")
-async def in_flight_live(visit: Visit) -> Mapping[str, str]:
-    head = await queue_head(visit, "in-flight")
-    result, _ = await _open_leases(visit, head)
-    fragments, drawn = dict(live_facts(visit, head)), ""
-    for row in _rows(visit, head, result):
-        await visit.time_slice.yield_if_spent()
-        draw = partial(_drawn, visit, row)
-        drawn += draw("lease_row", row.lease, row.lease_version)
-        renewals = None if row.holder is None else row.holder.renewals
-        clock = (row.lease, row.lease_version, row.message.due_at_ms, row.window_ms, renewals)
-        fragments[f"deadline-{row.message.seq}"] = draw("lease_deadline", *clock)
-        fragments[f"renewals-{row.message.seq}"] = draw("lease_renewals", *clock)
-    visit.fragments.end_round()
-    # The rows before their cells: a cell is put into a row that is there.
-    return {"lease-rows": drawn or await visit.fragment("queue_lease_none.html"), **fragments}
-
-
-async def _open_leases(visit: Visit, head: Head) -> tuple[SearchPage, int]:
-    """The leases of the page, in the order that its address says, and behind which message it begins."""
     after = visit.query.number("after", 0, 0, SEQ_MAX)
-    result = await open_leases(visit.service, head.queue, after, visit.time_slice)
-    if _is_by_deadline(visit):
+    by_deadline = visit.query.text("order") == "deadline"
+    result = await open_leases(visit.service, queue, after, visit.time_slice)
+    if by_deadline:
         result.messages.sort(key=lambda message: message.due_at_ms or 0)
-    return result, after
-
-
-def _is_by_deadline(visit: Visit) -> bool:
-    return visit.query.text("order") == "deadline"
+    return {
+        "extend_s": visit.form.text("extend_s")[:40] or queue.settings.visibility_s or 30,
+        "result": result,
+        "rows": _rows(visit, queue, result),
+        "after": after,
+        "by_deadline": by_deadline,
+    }
 
 
 _EXTENSION: Final = NumberField("extend_s", "Extend to", "seconds", 1, VISIBILITY_MAX_S)

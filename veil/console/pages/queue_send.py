@@ -7,24 +7,23 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from veil.console.changes import NO_COMMAND, Change, ChangeResult, Difference, change, done_of, send_commands
 from veil.console.messages import cut
-from veil.console.queue_views import queue_head, queue_page
+from veil.console.queue_views import queue_view
 from veil.console.templates import file_size
 from veil.console.visit import Visit
-from veil.console.web import Form, FormRefused, NumberField, Role, page, queue_link
+from veil.console.web import Form, FormRefused, NumberField, Role, queue_link
 from veil.core import errors
 from veil.core.limits import ATTRIBUTES_MAX, BODY_BYTES_MAX, DELAY_MAX_S
 from veil.core.message import PRIORITY_FIRST, PRIORITY_LAST, MessageAttribute, Sent
 from veil.core.message_rules import Draft, check_draft, size_bytes
-from veil.core.queue import QueueSettings
+from veil.core.queue import Queue, QueueSettings
 from veil.service.messages import send
 from veil.service.time_slices import TimeSlice
-from veil.wire.exchange import Response
 from veil.words import exact_length, plural
 
 # ---- drafts
@@ -178,12 +177,10 @@ _SHOWN_CHARS: Final = 500
 _SHOWN_LINES: Final = 10
 
 
-@page("/queues/{region}/{name}/send", needs=Role.OPERATOR)
-async def send_page(visit: Visit) -> Response:
+@queue_view("send", needs=Role.OPERATOR)
+async def send_page(visit: Visit, queue: Queue) -> Mapping[str, Any]:
     """The form; with what is wrong with what was filled in, after a try."""
-    values = {name: visit.form.raw(name) for name in _FIELDS}
-    head = await queue_head(visit, "send")
-    return await queue_page(visit, head, values=values, lines_max=LINES_MAX)
+    return {"values": {name: visit.form.raw(name) for name in _FIELDS}, "lines_max": LINES_MAX}
 
 
 @change("/queues/{region}/{name}/send", needs=Role.OPERATOR, form=send_page)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from veil.console.changes import Change, Difference, change, queue_command, queue_url
 from veil.console.queue_form import (
@@ -16,12 +18,12 @@ from veil.console.queue_form import (
     settings_after,
     write_tags,
 )
-from veil.console.queue_views import queue_head, queue_page
+from veil.console.queue_views import queue_view
 from veil.console.visit import Visit
 from veil.console.web import FormRefused, Role, page, queue_link
 from veil.core.errors import PolicyRefused, TagsRefused, VeilError
 from veil.core.policy import POLICY_BYTES_MAX, parse_policy
-from veil.core.queue import QueueSettings, check_tags
+from veil.core.queue import Queue, QueueSettings, check_tags
 from veil.service.queues import change_settings, tag_queue, untag_queue
 from veil.wire.attributes import changed_attributes
 from veil.wire.exchange import Response
@@ -30,22 +32,18 @@ from veil.words import exact_length, plural
 _SOURCES_SHOWN = 50
 
 
-@page("/queues/{region}/{name}/settings")
-async def settings_page(visit: Visit) -> Response:
+@queue_view("settings")
+async def settings_page(visit: Visit, queue: Queue) -> Mapping[str, Any]:
     """What is set, where the queue is, and who sends dead letters here."""
-    head = await queue_head(visit, "settings")
-    queue = head.queue
     texts = setting_texts(queue.settings)
     del texts["Policy"]  # has a page of its own
     sources = await visit.service.store.dead_letter_sources(queue.key, limit=_SOURCES_SHOWN + 1)
-    return await queue_page(
-        visit,
-        head,
-        texts=texts,
-        url=queue_url(visit.endpoint_url, queue),
-        sources=sources[:_SOURCES_SHOWN],
-        more_sources=len(sources) > _SOURCES_SHOWN,
-    )
+    return {
+        "texts": texts,
+        "url": queue_url(visit.endpoint_url, queue),
+        "sources": sources[:_SOURCES_SHOWN],
+        "more_sources": len(sources) > _SOURCES_SHOWN,
+    }
 
 
 @page("/queues/{region}/{name}/edit", needs=Role.ADMIN)
@@ -114,12 +112,10 @@ def _notes(before: QueueSettings, after: QueueSettings) -> list[str]:
     return notes
 
 
-@page("/queues/{region}/{name}/tags")
-async def tags_page(visit: Visit) -> Response:
+@queue_view("tags")
+async def tags_page(visit: Visit, queue: Queue) -> Mapping[str, Any]:
     """The tags, and for who may change them the form to do so; with what is wrong with what was filled in, after a try."""
-    head = await queue_head(visit, "tags")
-    written = visit.form.raw("tags", write_tags(head.queue.tags))
-    return await queue_page(visit, head, written=written)
+    return {"written": visit.form.raw("tags", write_tags(queue.tags))}
 
 
 @change("/queues/{region}/{name}/tags", needs=Role.ADMIN, form=tags_page)
@@ -167,13 +163,12 @@ def _shown(value: str | None) -> str:
     return "" if value is None else value or "(empty)"
 
 
-@page("/queues/{region}/{name}/policy")
-async def policy_page(visit: Visit) -> Response:
+@queue_view("policy")
+async def policy_page(visit: Visit, queue: Queue) -> Mapping[str, Any]:
     """The policy laid out, and for who may change it the form to do so; with what is wrong with it, after a try."""
-    head = await queue_head(visit, "policy")
-    laid_out = _laid_out(head.queue.settings.policy)
+    laid_out = _laid_out(queue.settings.policy)
     written = visit.form.raw("policy", laid_out)
-    return await queue_page(visit, head, laid_out=laid_out, written=written, bytes_max=POLICY_BYTES_MAX)
+    return {"laid_out": laid_out, "written": written, "bytes_max": POLICY_BYTES_MAX}
 
 
 @change("/queues/{region}/{name}/policy", needs=Role.ADMIN, form=policy_page)

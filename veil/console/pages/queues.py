@@ -8,12 +8,11 @@ from typing import Any, Final, NamedTuple
 from markupsafe import Markup
 
 from veil.console.charts import in_pairs, sparkline
-from veil.console.queue_views import EMPTY_DEPTH, charts_of, chosen_span, live_facts, queue_head, queue_page
+from veil.console.queue_views import EMPTY_DEPTH, charts_of, chosen_span, queue_view
 from veil.console.visit import Visit
-from veil.console.web import live, page, view
+from veil.console.web import view
 from veil.core.queue import Queue
 from veil.service.history import MINUTES, QueueDepth
-from veil.wire.exchange import Response
 from veil.words import plural
 
 PAGE_ROWS: Final = 50
@@ -138,17 +137,7 @@ def _recent(visit: Visit, queue: Queue) -> tuple[Markup, Mapping[str, float]]:
     return drawn, {name: sum(values[-minute:]) / 60 for name, values in counts.items()}
 
 
-@page("/queues/{region}/{name}/activity")
-async def activity_page(visit: Visit) -> Response:
+@queue_view("activity", live_parts={"charts": "charts.html"})
+async def activity(visit: Visit, queue: Queue) -> Mapping[str, Any]:
     """How the queue fared: depth, age, rates and handling times."""
-    head = await queue_head(visit, "activity")
-    over, _ = chosen_span(visit)
-    live_path = f"{head.address}/activity/live" + (f"?over={over}" if over else "")
-    return await queue_page(visit, head, over=over, live_path=live_path, **charts_of(visit, head.queue.id))
-
-
-@live("/queues/{region}/{name}/activity/live")
-async def activity_live(visit: Visit) -> Mapping[str, str]:
-    head = await queue_head(visit, "activity")
-    charts = await visit.fragment("charts.html", **charts_of(visit, head.queue.id))
-    return {**live_facts(visit, head), "charts": charts}
+    return {"over": chosen_span(visit)[0], **charts_of(visit, queue.id)}

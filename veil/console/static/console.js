@@ -86,11 +86,11 @@
   });
 
   // ---- fragments: children with ids are changed one by one, so that what stayed the same is not touched
-  const sources = new WeakMap();
+  const sources = new WeakMap(), FOCUSED = "a, button, input, summary";
   const source = element => sources.get(element) ?? element.outerHTML;
   const busy = element => {
     const selection = window.getSelection();
-    return element.contains(document.activeElement) && document.activeElement.matches("input, textarea, select")
+    return element.contains(document.activeElement) && document.activeElement.matches("input:not([type=checkbox]), textarea, select")
       || (selection && !selection.isCollapsed && element.contains(selection.anchorNode));
   };
   // What the reader opened or ticked stays so when the row around it is drawn anew; a box that now means something else does not.
@@ -117,11 +117,11 @@
       if (kept && source(kept) !== html && !busy(kept)) {
         keep(kept, each);
         const focused = kept.contains(document.activeElement) ? document.activeElement : null;
-        const at = focused ? [...kept.querySelectorAll("a, button")].indexOf(focused) : -1;
+        const at = focused ? [...kept.querySelectorAll(FOCUSED)].indexOf(focused) : -1;
         if (kept === place) place = place.nextElementSibling;
         kept.replaceWith(each);
         sources.set(each, html);
-        if (at >= 0) each.querySelectorAll("a, button")[at]?.focus();
+        if (at >= 0) each.querySelectorAll(FOCUSED)[at]?.focus();
         kept = each;
       } else if (!kept) {
         sources.set(each, html);
