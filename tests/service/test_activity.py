@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.stores.journal_kit import exported
 from tests.stores.kit import a_message, make_queue, receipt_of
@@ -13,9 +16,9 @@ from tests.waiting import until_async
 from veil.core.attempt import ReportedOutcome
 from veil.core.clock import ManualClock, TroubleKind
 from veil.core.lease import HoldKey
-from veil.core.message import Caller
+from veil.core.message import Caller, StoredMessage
 from veil.core.message_rules import Draft
-from veil.core.queue import Queue, QueueKey, RedrivePolicy
+from veil.core.queue import Queue, QueueKey, QueueSettings, RedrivePolicy
 from veil.service import attempts as attempts_module
 from veil.service.activity import Activity, Tallies
 from veil.service.attempts import KnownConsumer, LiveAttempts
@@ -304,6 +307,63 @@ async def test_silence_means_nothing_while_nobody_else_is_heard(told_scene: Scen
     assert told_scene.consumer(ANN).outcomes == {"unknown": 1}
     # Until somebody is.
     assert await live(told_scene, 62, BOB) == ["holder_silent"]
+
+
+# ---- what is noted of a whole receive at once
+
+steps = st.tuples(
+    st.sampled_from(["renew", "delete", "advance", "receive"]),
+    st.sets(st.integers(1, 4), min_size=1),
+    st.sampled_from([1, 20, 60]),
+)
+
+
+@given(st.lists(steps, max_size=12))
+def test_leases_noted_together_come_to_what_they_come_to_one_by_one(lived: list[tuple[str, set[int], int]]):
+    queue = Queue(1, QueueKey("r", "1", "orders"), QueueSettings())
+    clock = ManualClock()
+    together, apart = Noted(clock), Noted(clock)
+    for kind, chosen, seconds in [("receive", {1, 2, 3}, 30), *lived]:
+        if kind == "advance":
+            clock.advance(seconds=seconds)
+        elif kind == "receive":
+            messages = [a_stored_message(seq, clock.now_ms()) for seq in sorted(chosen)]
+            for each in (together, apart):
+                each.attempts.received(queue, messages, seconds, ANN)
+        elif kind == "renew":
+            renewed = together.attempts.renewed(queue, [*chosen], seconds, BOB)
+            assert renewed == sum(
+                apart.attempts.changed(queue, [(seq, seconds, None)], BOB) for seq in chosen
+            )
+        else:
+            together.attempts.ended(queue, [*chosen], "completed", BOB)
+            for seq in chosen:
+                apart.attempts.ended(queue, [seq], "completed", BOB)
+        assert together.told(queue) == apart.told(queue)
+
+
+class Noted:
+    """Attempts, and how long they took."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.handled: Counter[int] = Counter()
+        self.tallies = Tallies()
+        self.attempts = LiveAttempts(clock, self.tallies, self._handled)
+
+    def _handled(self, queue_id: int, ms: int, count: int) -> None:
+        self.handled[ms] += count
+
+    def told(self, queue: Queue) -> list[object]:
+        """All that anybody can learn of them."""
+        consumers = self.attempts.consumers()
+        facts = [{**vars(each), "recent": list(each.recent)} for each in consumers]
+        held = [self.attempts.held_by(each) for each in consumers]
+        return [facts, held, self.attempts.waiting(queue.id), self.tallies, self.handled]
+
+
+def a_stored_message(seq: int, now_ms: int) -> StoredMessage:
+    facts = (None, None, "1", 0, None, None, None, 1, 0, 1, 2, now_ms + 30_000, now_ms)
+    return StoredMessage(seq, f"id-{seq}", "x", "md5", *facts)
 
 
 # ---- several nodes on one store

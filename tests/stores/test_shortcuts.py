@@ -178,6 +178,18 @@ def test_sqlite_extends_at_once_only_what_the_rules_extend(
     assert told(db, state, decided)
 
 
+@given(places=st.lists(st.integers(0, 12), min_size=1, max_size=12))
+@each_example
+def test_sqlite_changes_the_messages_that_are_named_and_no_others(tmp_path: Path, places: list[int]):
+    """`change_all`, whether or not their keys have gaps, in whatever order, and named once or twice."""
+    from veil.stores.sqlite.database import Q
+
+    db, _, seqs = an_embedded_queue(tmp_path, [AN_OPEN_LEASE] * 13, journal=False)
+    db.change_all(Q.delete_messages, (), [seqs[place] for place in places])
+    left = [seq for (seq,) in db.execute("SELECT seq FROM message ORDER BY seq")]
+    assert left == [seq for place, seq in enumerate(seqs) if place not in places]
+
+
 A_VISIBLE_MESSAGE = LeaseState(int(State.VISIBLE), None, None, 0, 0, 0, None)
 A_LAPSED_MESSAGE = LeaseState(int(State.VISIBLE), None, NOW_MS - 5_000, 3, 0, 2, 5)
 

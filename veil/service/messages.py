@@ -251,19 +251,29 @@ def note_extensions(
     caller: Caller,
 ) -> None:
     """Take note of what changes of visibility came to."""
+    if not extensions:
+        return
+    attempts = None if service.activity is None else service.activity.attempts
+    receipts, lengths_s, told = zip(*extensions, strict=True)
+    count, length_s = len(receipts), lengths_s[0]
+    if length_s and outcomes.count(None) == lengths_s.count(length_s) == told.count(None) == count:
+        if attempts is not None:
+            count = attempts.renewed(queue, [receipt.seq for receipt in receipts], length_s, caller)
+        if count:
+            service.tallies["extended", queue.id] += count
+        return
     changed: list[tuple[int, int, ReportedOutcome | None]] = []
     released: list[int] = []
     ends: list[ReportedOutcome | None] = []
-    attempts = None if service.activity is None else service.activity.attempts
-    for (receipt, visibility_s, told), refused in zip(extensions, outcomes, strict=True):
+    for receipt, visibility_s, end, refused in zip(receipts, lengths_s, told, outcomes, strict=True):
         if refused is not None:
             if attempts is not None:
                 attempts.came_late(receipt.seq, receipt.delivery, caller)
         elif visibility_s:
-            changed.append((receipt.seq, visibility_s, told))
+            changed.append((receipt.seq, visibility_s, end))
         else:
             released.append(receipt.seq)
-            ends.append(told)
+            ends.append(end)
     if changed:
         extended = len(changed) if attempts is None else attempts.changed(queue, changed, caller)
         if extended:

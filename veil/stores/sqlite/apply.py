@@ -37,7 +37,7 @@ def apply_leases(
         # As all of a receive mostly are: one statement for all.
         before, lease = became[0]
         seqs = [change.message.seq for change in changes]
-        db.execute_for(Q.write_leases, (*lease, retention_s * SECOND_MS), seqs)
+        db.change_all(Q.write_leases, (*lease, retention_s * SECOND_MS), seqs)
         first = min(seqs)  # whatever is due of them is so no later for any other
         wake_ms = wake_at_ms(first, lease.due_at_ms, retention_s)
         db.shift(state, before, lease.state, first, wake_ms, None, len(seqs))
@@ -85,7 +85,7 @@ def apply(
             case Redriven():
                 _redrive(db, state, effect)
     if removed:
-        db.execute_for(Q.delete_messages, (), removed)
+        db.change_all(Q.delete_messages, (), removed)
     if told and db.journal is not None:
         db.journal.record(now_ms, state.queue.key, told, caller)
         if all(isinstance(effect, DeleteRefused | ExtensionRefused | HolderSign) for effect in told):

@@ -89,7 +89,7 @@ def delete_held(
     open_now = (queue.id, now_ms, expired_below(now_ms, queue.settings.retention_s))
     taken, places = _held_open(db, Q.may_delete, receipts, open_now)
     if taken:
-        db.execute_for(Q.delete_messages, (), [facts[0] for facts in taken])
+        db.change_all(Q.delete_messages, (), [facts[0] for facts in taken])
         db.shift(state, _IN_FLIGHT, None, 0, None, None, len(taken))
         if db.journal is not None:
             db.journal.record_facts(Kind.DELETED, now_ms, queue.key, taken, caller, reported)
@@ -126,27 +126,27 @@ def extend(
     settings = state.queue.settings
     answers: list[VeilError | None] = [None] * len(extensions)
     places: Sequence[int] = range(len(extensions))
-    length_s = extensions[0].visibility_s if extensions else 0
-    if length_s and all(each.visibility_s == length_s for each in extensions):
-        reported = {each.receipt.seq: each.reported for each in extensions if each.reported is not None}
-        are_over = len(reported) == len(extensions) and None not in [
-            each.outcome for each in reported.values()
-        ]
+    receipts, lengths_s, told = zip(*extensions, strict=True) if extensions else ((), (0,), ())
+    length_s = lengths_s[0]
+    if length_s and lengths_s.count(length_s) == len(lengths_s):
+        reported = NOTHING_REPORTED
+        if are_over := told.count(None) < len(told):
+            reported = {receipt.seq: each for receipt, each in zip(receipts, told, strict=True) if each}
+            are_over = len(reported) == len(told) and None not in [each.outcome for each in reported.values()]
         if are_over or not reported:
             deadline_ms = now_ms + length_s * SECOND_MS
             open_now = (queue.id, now_ms, expired_below(now_ms, settings.retention_s))
             # An earlier deadline than before ends an attempt too, unless that is over anyway.
             bounds = (begun_after_ms(deadline_ms), NEVER if are_over else deadline_ms)
-            receipts = [each.receipt for each in extensions]
             changed, places = _held_open(db, Q.may_extend, receipts, (*open_now, deadline_ms, *bounds))
             if changed:
                 seqs = [facts[0] for facts in changed]
-                db.execute_for(Q.move_deadlines, (deadline_ms, settings.retention_s * SECOND_MS), seqs)
-            if changed and are_over:
-                db.hidden_until(state, deadline_ms)
-            if changed and db.journal is not None:
-                kind = Kind.GIVEN_BACK if are_over else Kind.EXTENDED
-                db.journal.record_facts(kind, now_ms, state.queue.key, changed, caller, reported)
+                db.change_all(Q.move_deadlines, (deadline_ms, settings.retention_s * SECOND_MS), seqs)
+                if are_over:
+                    db.hidden_until(state, deadline_ms)
+                if db.journal is not None:
+                    kind = Kind.GIVEN_BACK if are_over else Kind.EXTENDED
+                    db.journal.record_facts(kind, now_ms, state.queue.key, changed, caller, reported)
     if places:
         left = [extensions[place] for place in places]
         messages = held_messages(db, state, [each.receipt.seq for each in left], now_ms)
@@ -293,7 +293,7 @@ def sweep(db: Database, purge: Purge, state: CachedQueue | None) -> bool:
     if state is not None:
         apply(db, state, purged, purge.at_ms, purge.caller)
     elif purged:
-        db.execute_for(Q.delete_messages, (), [each.message.seq for each in purged])
+        db.change_all(Q.delete_messages, (), [each.message.seq for each in purged])
         if db.journal is not None:
             db.journal.record(purge.at_ms, purge.key, purged, purge.caller)
     return bool(rows)

@@ -219,7 +219,7 @@ def _take_first(
     messages = list(found) if budget.bytes_left is None else budget.choose(found)[0]
     if messages:
         seqs = [message.seq for message in messages]
-        db.execute_for(Q.open_leases, (*opened, retention_s * SECOND_MS), seqs)
+        db.change_all(Q.open_leases, (*opened, retention_s * SECOND_MS), seqs)
         wake_ms = wake_at_ms(seqs[0], deadline_ms, retention_s)  # of the first: no later than any other's
         db.shift(state, _VISIBLE, _IN_FLIGHT, seqs[0], wake_ms, None, len(seqs))
         if db.journal is not None:
