@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import socket
 from typing import Any
 
@@ -13,8 +14,8 @@ from tests.stores.sqlite_kit import open_store
 from veil.core.errors import StoreFull
 from veil.core.queue import QueueKey, QueueSettings
 from veil.server.attendant import SharedStore
-from veil.stores.remote import Link, methods_of
-from veil.stores.store import QueueContent
+from veil.stores.remote import Link, RemoteStore, methods_of
+from veil.stores.store import QueueContent, Store
 
 _MIB = 1 << 20
 
@@ -77,3 +78,11 @@ async def test_workers_forget_a_change_that_was_seen_and_came_to_nothing(tmp_pat
         assert (await shared.find_queue(queue.key), await shared.find_queue(made)) == (queue, None)
         assert forgotten == [queue.key, made]
         monkeypatch.undo()
+
+
+def test_operations_that_are_written_out_have_the_signatures_of_the_contract():
+    for name in ("send", "receive", "delete", "extend"):
+        ours, contract = (inspect.signature(getattr(each, name)).parameters for each in (RemoteStore, Store))
+        assert [(name, each.default, each.kind) for name, each in ours.items()] == [
+            (name, each.default, each.kind) for name, each in contract.items()
+        ]
