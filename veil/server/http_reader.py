@@ -85,11 +85,14 @@ def _opening(status: int, content_type: str) -> bytes:
 
 
 def _fields(headers: tuple[tuple[str, str], ...]) -> bytes:
-    text = "".join([f"{name}: {value}\r\n" for name, value in headers])
+    text = ""
+    for name, value in headers:
+        text += f"{name}: {value}\r\n"
+    fields = text.encode("latin-1")
     # One CR and one LF for each header: any more came in with a value and would start a header of its own.
-    if text.count("\n") != len(headers) or text.count("\r") != len(headers) or "\0" in text:
+    if len(fields) - len(fields.translate(None, b"\r\n\0")) != 2 * len(headers):
         raise ValueError(f"headers={headers!r}: expected no CR, LF or NUL in names and values")
-    return text.encode("latin-1")
+    return fields
 
 
 # ---- the rules for a request's head
@@ -116,7 +119,7 @@ _COMMON_NAMES = (
     "keep-alive", "origin", "referer", "sec-fetch-dest", "sec-fetch-mode", "sec-fetch-site", "te",
     "traceparent", "transfer-encoding", "upgrade", "user-agent", "x-amz-content-sha256", "x-amz-date",
     "x-amz-security-token", "x-amz-target", "x-amzn-query-mode", "x-amzn-trace-id", "x-forwarded-for",
-    "x-forwarded-host", "x-forwarded-proto",
+    "x-forwarded-host", "x-forwarded-proto", "x-veil-bulk", "x-veil-outcome",
 )
 # fmt: on
 
@@ -126,18 +129,12 @@ TLS_OPENING = b"\x16\x03"
 SPEAKS_PLAIN = "this port does not speak TLS: use http://"
 
 
-class _HeaderNames(dict[bytes, str]):
-    def __missing__(self, name: bytes) -> str:
-        return name.decode("ascii").lower()  # not kept: clients could fill memory with names
-
-
-_header_names = _HeaderNames(
-    {
-        **{spelling.encode(): name for name in _COMMON_NAMES for spelling in (name, name.title())},
-        b"TE": "te",
-        b"Content-MD5": "content-md5",
-    }
-)
+# No other names are kept: clients could fill memory with them.
+_header_names = {
+    **{spelling.encode(): name for name in _COMMON_NAMES for spelling in (name, name.title())},
+    b"TE": "te",
+    b"Content-MD5": "content-md5",
+}
 
 
 class HttpRefusal(Exception):
@@ -149,14 +146,21 @@ class HttpRefusal(Exception):
 
 
 def joined_headers(pairs: list[tuple[bytes, bytes]]) -> dict[str, str]:
-    """The headers by lower-case name, repeated ones joined; the parser leaves the space behind values."""
+    """The headers by lower-case name, repeated ones joined; the parser leaves blanks and tabs behind values, and lets no
+    other white space pass."""
     names = _header_names
-    headers = {names[name]: value.rstrip(b" \t").decode("latin-1") for name, value in pairs}
+    headers: dict[str, str] = {}
+    for name, value in pairs:
+        try:
+            key = names[name]
+        except KeyError:
+            key = name.decode("ascii").lower()
+        headers[key] = value.rstrip().decode("latin-1")
     if len(headers) == len(pairs):
         return headers
     headers.clear()
     for name, value in pairs:
-        key, text = names[name], value.rstrip(b" \t").decode("latin-1")
+        key, text = name.decode("ascii").lower(), value.rstrip().decode("latin-1")
         if key in headers:
             if key == "host":
                 raise HttpRefusal(400, "more than one Host header")

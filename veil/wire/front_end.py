@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from types import ModuleType
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs
@@ -39,6 +40,7 @@ KEY_ID_CHARS_MAX: Final = 128  # of one that nobody verifies
 OTHER: Final = "other"
 _BY_TARGET: Final = {f"AmazonSQS.{name}": name for name in ACTIONS}
 _ACTION_BYTES_MAX: Final = 64
+_CLAIM_CHARS_MAX: Final = 256  # of one that is remembered
 # Who holds what, and what was tried.
 _OF_HOLDERS: Final = frozenset(("Veil.PeekMessages", "Veil.DescribeMessage"))
 
@@ -128,22 +130,24 @@ class SqsFrontEnd(FrontEnd):
         self._verifier = verifier
         self._default_account = default_account
         self._default_region = default_region
-        self._place = (service, QueueUrls(base_url, scheme), BULK_MAX if bulk else RECEIVE_MAX)
+        self._urls = QueueUrls(base_url, scheme)
+        self._count_max = BULK_MAX if bulk else RECEIVE_MAX
         self._relay = relay
+        self._known_claim = lru_cache(maxsize=1_024)(self._read_claim)
 
     def handle(self, request: Request) -> Awaitable[Response]:
         """The answer to a request. Awaiting it raises nothing but CancelledError."""
-        target = request.headers.get("x-amz-target")
+        target, service = request.headers.get("x-amz-target"), self._service
         if target is None:
-            return self._answer(
-                Call(*self._place, request, "", action_of(request), query=True),
-                self._run_query,
-                _refuse_query,
-            )
+            call = Call(service, self._urls, self._count_max, request, "", action_of(request), query=True)
+            return self._answer(call, self._run_query, _refuse_query)
         if self._relay is not None and target in _OF_HOLDERS:
             return self._relay(request)
         name = _BY_TARGET.get(target)
-        call = Call(*self._place, request, name or target.rpartition(".")[2], name or OTHER)
+        if name is None:
+            call = Call(service, self._urls, self._count_max, request, target.rpartition(".")[2], OTHER)
+        else:
+            call = Call(service, self._urls, self._count_max, request, name, name)
         return self._answer(call, self._run_json, _refuse_json)
 
     async def _run_json(self, call: Call, request_id: str) -> Response:
@@ -154,8 +158,10 @@ class SqsFrontEnd(FrontEnd):
         target = aws_json.TARGETS.get(request.headers["x-amz-target"])
         if target is None or request.method != "POST":
             raise ActionUnknown(call.action)
-        read = (target, body)
-        given = await in_thread(aws_json.read_input, *read) if is_large else aws_json.read_input(*read)
+        if is_large:
+            given = await in_thread(aws_json.read_input, target, body)
+        else:
+            given = aws_json.read_input(target, body)
         if request.path != "/" and getattr(given, "QueueUrl", None) == "":
             given.QueueUrl = request.path
         output = await target.run(call, given)
@@ -202,15 +208,23 @@ class SqsFrontEnd(FrontEnd):
         if verifier is None:
             # Nearly every header begins with the scope, and that is the same all day: it is known by its text.
             text = request.headers.get("authorization", "")
-            start, end = text.find("Credential="), text.find(",")
-            scope = read_scope(text[start + 11 : end]) if 0 <= start < end else unverified_scope(request)
-            key_id, region = scope
-            return self._default_account, (key_id or "")[:KEY_ID_CHARS_MAX], region or self._default_region
+            end = text.find(",")
+            known = self._known_claim(text[:end]) if 0 < end <= _CLAIM_CHARS_MAX else None
+            return known or self._claim_of(unverified_scope(request))
         try:
             key, region = verifier.verify(request, self._service.clock.wall_ms())
         except SignatureMissing:
             return None, "", self._default_region
         return key.account, key.key_id, region
+
+    def _read_claim(self, text: str) -> tuple[str | None, str, str] | None:
+        """What an authorization header claims that begins with the text; None where it says that elsewhere."""
+        start = text.find("Credential=")
+        return self._claim_of(read_scope(text[start + 11 :])) if start >= 0 else None
+
+    def _claim_of(self, scope: tuple[str | None, str | None]) -> tuple[str | None, str, str]:
+        key_id, region = scope
+        return self._default_account, (key_id or "")[:KEY_ID_CHARS_MAX], region or self._default_region
 
     def _is_signed(self, call: Call) -> bool:
         # Without keys nobody verifies, and a page can write a presigned URL; the header it cannot set without asking
