@@ -96,3 +96,41 @@ def test_stray_characters_that_decoders_skip_make_no_second_spelling():
     ):
         with pytest.raises(ReceiptInvalid):
             BOOK.read(other, 1)
+
+
+def _read_one_by_one(texts: list[str]) -> list[Receipt] | None:
+    try:
+        return [BOOK.read(text, 1) for text in texts]
+    except ReceiptInvalid:
+        return None
+
+
+_OURS = st.integers(0, 2**20).map(lambda seq: BOOK.write(1, seq, 3))
+_SPECIAL = st.sampled_from(
+    (
+        BOOK.write(1, 2, 3 | 4 << DELIVERY_BITS),  # rotated
+        BOOK.write(2, 2, 3),  # of another queue
+        ReceiptBook(b"x" * 32).write(1, 2, 3),
+        BOOK.write(1, 2, 3)[:-1] + "=",
+        "A" * 44,
+        "é" * 44,
+        "",
+    )
+)
+
+
+@given(st.lists(_OURS, max_size=12), st.lists(_SPECIAL, max_size=2), st.randoms())
+def test_receipts_read_together_are_those_read_one_by_one(ours, special, random):
+    texts = [*ours, *special]
+    random.shuffle(texts)
+    try:
+        assert BOOK.read_all(texts, 1) == _read_one_by_one(texts)
+    except ReceiptInvalid:
+        assert _read_one_by_one(texts) is None
+
+
+def test_what_is_a_receipt_only_together_with_its_neighbour_is_refused():
+    first, second = BOOK.write(1, 2, 3), BOOK.write(1, 3, 3)
+    for texts in ([first + second[0], second[1:]], [first[:-4], first[-4:] + second], [first + second, ""]):
+        with pytest.raises(ReceiptInvalid):
+            BOOK.read_all(texts, 1)

@@ -185,6 +185,13 @@ STANDARD = [
         "It can be at most 80 letters long.",
     ),
     (
+        "DeleteMessageBatch",
+        {"Entries": [{"Id": "two\nlines", "ReceiptHandle": "x"}, {"Id": "b", "ReceiptHandle": "x"}]},
+        ("com.amazonaws.sqs#InvalidBatchEntryId", "AWS.SimpleQueueService.InvalidBatchEntryId", 400),
+        "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
+        "It can be at most 80 letters long.",
+    ),
+    (
         "SendMessageBatch",
         {"Entries": [{"Id": str(i), "MessageBody": "x" * 524_289} for i in range(2)]},
         ("com.amazonaws.sqs#BatchRequestTooLong", "AWS.SimpleQueueService.BatchRequestTooLong", 400),

@@ -577,3 +577,6 @@ class _Receipts(ReceiptBook):
 
     def read(self, text: str, queue_id: int) -> Receipt:
         return self._server(queue_id).receipts.read(text, queue_id)
+
+    def read_all(self, texts: Sequence[str], queue_id: int) -> list[Receipt]:
+        return self._server(queue_id).receipts.read_all(texts, queue_id)

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from veil.core.attempt import HEADER, ReportedOutcome, read_header
+from veil.core.attempt import ANY_ENTRY, HEADER, ReportedOutcome, read_header
 from veil.core.clock import grace_ms
 from veil.core.errors import AccessDenied, QueueMissing
 from veil.core.limits import SECOND_MS
@@ -25,6 +25,7 @@ from veil.signing.sigv4 import path_segments
 from veil.wire.exchange import Request
 from veil.wire.large import answer_bytes
 from veil.wire.request_errors import AddressRefused, ParameterMissing, ParameterRefused, SignatureMissing
+from veil.wire.shapes import ReceiptEntry
 
 # ---- queue URLs
 #
@@ -169,13 +170,15 @@ class Call(msgspec.Struct):
         user_agent = request.headers.get("user-agent", "")
         return _known_caller(self.account, self.key_id, user_agent[:_USER_AGENT_CHARS_MAX], request.peer)
 
-    def reported(self, queue: Queue, entry_ids: Sequence[str]) -> Sequence[ReportedOutcome | None]:
+    def reported(
+        self, queue: Queue, entries: Sequence[ReceiptEntry] | None = None
+    ) -> Sequence[ReportedOutcome | None]:
         """What the request reports of the attempts that it ends, entry by entry, and () where it reports nothing; a header that
         is not understood reports nothing, and is counted."""
         text = self.request.headers.get(HEADER)
         if text is None:
             return ()
-        reported = read_header(text, entry_ids)
+        reported = read_header(text, (ANY_ENTRY,) if entries is None else [entry.Id for entry in entries])
         if reported is None:
             self.service.tallies["outcome_ignored", queue.id] += 1
             return ()

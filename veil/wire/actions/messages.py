@@ -8,7 +8,6 @@ from operator import attrgetter
 from typing import Final, TypeVar
 
 from veil.core import errors, limits
-from veil.core.attempt import ANY_ENTRY
 from veil.core.errors import VeilError
 from veil.core.message import MessageAttribute, Sent, StoredMessage
 from veil.core.message_rules import Draft, attributes_md5, size_bytes
@@ -95,7 +94,7 @@ async def delete_message(call: Call, given: shapes.DeleteMessageInput) -> None:
     queue = await call.queue(given.QueueUrl)
     if not given.ReceiptHandle:
         raise ParameterMissing("ReceiptHandle")
-    reported = call.reported(queue, (ANY_ENTRY,))
+    reported = call.reported(queue)
     (refusal,) = await delete(
         call.service, queue, (given.ReceiptHandle,), caller=call.caller, reported=reported
     )
@@ -115,7 +114,7 @@ async def change_message_visibility(call: Call, given: shapes.ChangeMessageVisib
         queue,
         ((given.ReceiptHandle, visibility_s),),
         caller=call.caller,
-        reported=call.reported(queue, (ANY_ENTRY,)),
+        reported=call.reported(queue),
     )
     if refusal is not None:
         raise refusal
@@ -187,6 +186,8 @@ def _trace_of(attributes: shapes.AttributeValues) -> str:
 # ---- batches
 
 _ENTRY_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
+# All of a batch, a line each: one match is a third of the work of one for each.
+_ENTRY_IDS: Final = re.compile(r"(?:[A-Za-z0-9_-]{1,80}\n)+\Z")
 
 _Entry = TypeVar("_Entry", shapes.SendEntry, shapes.ReceiptEntry, shapes.VisibilityEntry, shapes.RedriveEntry)
 _Read = TypeVar("_Read")
@@ -256,7 +257,7 @@ async def delete_message_batch(call: Call, given: shapes.DeleteMessageBatchInput
     """DeleteMessageBatch."""
     queue = await call.queue(given.QueueUrl)
     entries = checked_entries(given.Entries, call.count_max(len(given.Entries or ())))
-    reported = call.reported(queue, [entry.Id for entry in entries])
+    reported = call.reported(queue, entries)
     handles = [entry.ReceiptHandle for entry in entries]
     answers = await delete(call.service, queue, handles, caller=call.caller, reported=reported)
     return _done(call, entries, answers, {})
@@ -270,15 +271,17 @@ async def change_message_visibility_batch(
     call.announce_grace(queue)
     entries = asked = checked_entries(given.Entries, call.count_max(len(given.Entries or ())))
     refusals: dict[str, VeilError] = {}
-    for entry in entries:
-        try:
-            _visibility_s(entry)
-        except VeilError as refusal:
-            refusals[entry.Id] = refusal
-    if refusals:
+    changes = [(entry.ReceiptHandle, entry.VisibilityTimeout or 0) for entry in entries]
+    seconds = [visibility_s for _, visibility_s in changes]
+    if 0 in seconds or min(seconds) < 0 or max(seconds) > limits.VISIBILITY_MAX_S:
+        for entry in entries:
+            try:
+                _visibility_s(entry)
+            except VeilError as refusal:
+                refusals[entry.Id] = refusal
         asked = [entry for entry in entries if entry.Id not in refusals]
-    changes = [(entry.ReceiptHandle, entry.VisibilityTimeout or 0) for entry in asked]
-    reported = call.reported(queue, [entry.Id for entry in asked])
+        changes = [(entry.ReceiptHandle, entry.VisibilityTimeout or 0) for entry in asked]
+    reported = call.reported(queue, asked)
     answers = await extend_lease(call.service, queue, changes, caller=call.caller, reported=reported)
     return _done(call, asked, answers, refusals)
 
@@ -290,9 +293,10 @@ def _done(
     refusals: dict[str, VeilError],
 ) -> shapes.BatchOutput:
     """Those of the entries that were asked for and done, and those that were refused before or then, by their ids."""
-    if any(answers):
-        told = zip(asked, answers, strict=True)
-        refusals |= {entry.Id: refusal for entry, refusal in told if refusal is not None}
+    if answers.count(None) == len(answers) and not refusals:
+        return shapes.BatchOutput([shapes.DoneEntry(entry.Id) for entry in asked])
+    told = zip(asked, answers, strict=True)
+    refusals |= {entry.Id: refusal for entry, refusal in told if refusal is not None}
     done = [shapes.DoneEntry(entry.Id) for entry in asked if entry.Id not in refusals]
     failed = [_failed(call, entry_id, refusal) for entry_id, refusal in refusals.items()]
     return shapes.BatchOutput(done or None, failed or None)
@@ -305,9 +309,10 @@ def checked_entries(entries: list[_Entry] | None, count_max: int) -> list[_Entry
     if len(entries) > count_max:
         raise errors.BatchTooMany(len(entries), count_max)
     ids = [entry.Id for entry in entries]
-    for entry_id in ids:
-        if not _ENTRY_ID.match(entry_id):
-            raise errors.BatchIdRefused(entry_id[:1024])
+    lines = "\n".join(ids) + "\n"
+    if lines.count("\n") != len(ids) or not _ENTRY_IDS.match(lines):
+        refused = next(entry_id for entry_id in ids if not _ENTRY_ID.match(entry_id))
+        raise errors.BatchIdRefused(refused[:1024])
     if len(set(ids)) < len(ids):
         raise errors.BatchIdRepeated(next(each for at, each in enumerate(ids) if each in ids[:at]))
     return entries
