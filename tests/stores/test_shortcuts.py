@@ -21,6 +21,7 @@ from veil.core.event import NOBODY, EventRecorder
 from veil.core.lease import Deletion, Extension, State
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.message import HeldMessage, LeaseState
+from veil.core.queue import RedrivePolicy
 from veil.core.receipt import DELIVERY_BITS, Receipt, delivery_of
 from veil.core.sequence import wake_at_ms
 from veil.stores.sql import CONSTANTS, to_message
@@ -225,6 +226,44 @@ def test_sqlite_writes_the_leases_of_a_receive_as_the_rules_open_them(
     assert wakes == {seq: wake_at_ms(seq, m.due_at_ms, retention_s) for seq, m in expected.items()}
     assert state.next_wake_ms == min([ms for ms in wakes.values() if ms is not None], default=NEVER)
     assert told(db, state, decided)
+
+
+@given(
+    counts=st.lists(numbers, min_size=1, max_size=14),
+    count=st.sampled_from([1, 3, 10, 11]),
+    receives_max=st.integers(1, 4),
+)
+@example(counts=[1] * 12, count=10, receives_max=2)
+@example(counts=[1, 2, 1], count=10, receives_max=2)
+@each_example
+def test_sqlite_takes_from_a_queue_with_dead_letters_what_the_rules_take(
+    tmp_path: Path, counts, count, receives_max
+):
+    """`first_as_received` of the embedded store, where some may be spent, against the receive budget and `open_leases`."""
+    from veil.core.queue import Queue, QueueKey, QueueSettings
+    from veil.stores.sqlite.database import CachedQueue, Q
+    from veil.stores.sqlite.messages import receive
+
+    held = [A_LAPSED_MESSAGE._replace(receive_count=each) for each in counts]
+    db, state, _ = an_embedded_queue(tmp_path, held, journal=True)
+    dead = CachedQueue(Queue(2, QueueKey("r", "a", "dead"), QueueSettings()), "queue")
+    db.keep(dead)
+    redrive = RedrivePolicy(dead.queue.key, receives_max)
+    state.queue = replace(state.queue, settings=replace(state.queue.settings, redrive=redrive))
+    candidates = [to_message(row) for row in db.execute(Q.visible_alone, (state.queue.id, 0, 100))]
+    taken, spent = decide.ReceiveBudget(count, None, receives_max).choose(candidates)
+    decided = decide.open_leases(taken, 30, NOW_MS, db.clock.wall_ms())
+    for message, effect in zip(taken, decided, strict=True):
+        message.set_lease(effect.lease)
+    moved = [decide.dead_letter(message, dead.queue, message.seq) for message in spent]
+
+    assert receive(db, state.queue, count, 30, None, NOBODY) == taken
+    assert [seq for (seq,) in db.execute("SELECT seq FROM message WHERE queue_id = 2 ORDER BY seq")] == [
+        message.seq for message in spent
+    ]
+    assert state.counts == [len(counts) - len(taken) - len(spent), 0, len(taken)]
+    assert dead.counts == [len(spent), 0, 0]
+    assert told(db, state, [*moved, *decided])
 
 
 @pytest.mark.parametrize("name", ["sqlite", "postgres"])

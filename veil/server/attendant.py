@@ -81,6 +81,9 @@ class WorkerCounts(NamedTuple):
     answers: list[tuple[str, int, int]]  # action, class of status, count
 
 
+_HandedMessage = tuple[int, int, int | None]  # seq, delivery, when it was received
+
+
 class StoreProcess(ServedStore):
     """What a worker asks of the store process, besides the operations of the store."""
 
@@ -95,8 +98,9 @@ class StoreProcess(ServedStore):
         super().__init__(service.store)
         self._service, self._answers = service, answers
         self._handle, self._metrics_page = handle, metrics_page
-        # By the first message's seq.
-        self._undelivered: dict[int, tuple[Queue, list[Receipt], list[int | None], Caller]] = {}
+        # By the first message's seq. Not the messages, whose bodies would be kept; and each its receipt, which costs more, only
+        # where it is needed.
+        self._undelivered: dict[int, tuple[Queue, list[_HandedMessage], Caller]] = {}
         self._polls: dict[int, asyncio.Task[Any]] = {}
         self._streams: dict[int, AsyncIterator[bytes]] = {}
         self._reading: dict[int, asyncio.Task[Any]] = {}  # whoever waits for a stream's next piece
@@ -135,13 +139,17 @@ class StoreProcess(ServedStore):
         service = self._service
         note_receive(service, queue, messages, visibility_s, caller)
         if messages:
-            receipts = [Receipt(queue.id, message.seq, message.delivery) for message in messages]
-            received = (queue, receipts, [message.received_at_ms for message in messages], caller)
+            handed = [(message.seq, message.delivery, message.received_at_ms) for message in messages]
             if self._is_lost:
-                service.in_background(undo(service, *received))
+                self._give_back(queue, handed, caller)
             else:
-                self._undelivered[messages[0].seq] = received
+                self._undelivered[messages[0].seq] = (queue, handed, caller)
         return messages
+
+    def _give_back(self, queue: Queue, handed: list[_HandedMessage], caller: Caller) -> None:
+        receipts = [Receipt(queue.id, seq, delivery) for seq, delivery, _ in handed]
+        opened_ms = [received_at_ms for _, _, received_at_ms in handed]
+        self._service.in_background(undo(self._service, queue, receipts, opened_ms, caller))
 
     def delivered(self, seqs: list[int]) -> None:
         """The receives whose first messages these are have been answered."""
@@ -217,6 +225,7 @@ class Attendant(StoreProcess):
             setattr(self, name, partial(self._noted, getattr(service.store, name), note))
         for operation in _OF_THE_SERVICE:
             setattr(self, operation.__name__, partial(operation, service))
+        self._receive = service.store.receive  # looked up through two stores otherwise, each time
 
     def lost(self) -> None:
         """The worker is gone: give back what it had not answered."""
@@ -224,7 +233,7 @@ class Attendant(StoreProcess):
         for poll in self._polls.values():
             poll.cancel()
         for received in self._undelivered.values():
-            self._service.in_background(undo(self._service, *received))
+            self._give_back(*received)
         self._undelivered.clear()
         for stream in list(self._streams):
             self.end_stream(stream)
@@ -238,7 +247,7 @@ class Attendant(StoreProcess):
         attempt_id: str | None = None,
         caller: Caller = NOBODY,
     ) -> list[StoredMessage]:
-        messages = await self._store.receive(
+        messages = await self._receive(
             queue, count, visibility_s=visibility_s, attempt_id=attempt_id, caller=caller
         )
         return self._handed(queue, messages, visibility_s, caller)

@@ -20,7 +20,7 @@ from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS, SECOND_MS
 from veil.core.message import PRIORITY_DEFAULT, PRIORITY_LAST, Caller, NewMessage, Sent, StoredMessage
 from veil.core.queue import Queue
 from veil.core.sequence import SEQ_MAX, noisy_groups, wake_at_ms
-from veil.stores.sql import encode_attributes, to_message
+from veil.stores.sql import decode_attributes, encode_attributes, to_message
 from veil.stores.sqlite.apply import apply, apply_leases
 from veil.stores.sqlite.data_directory import DISK_FULL
 from veil.stores.sqlite.database import CachedQueue, Database, Q
@@ -180,13 +180,17 @@ def take(
         return []
     if queue.settings.fifo:
         candidates = _fifo_order(db, state, budget.count)
-    elif target is None and not state.has_groups and not state.ranked:
-        # By far the most common queue: its first messages are what is taken, read as far as there is room for them.
-        if visibility_s:
-            return _take_first(db, state, budget, visibility_s, now_ms, caller)
-        candidates = map(to_message, db.execute(Q.visible_alone, (queue.id, 0, budget.count)))
     else:
-        candidates = _standard_order(db, state, min(budget.count, budget.page_max))
+        # By far the most common queue: its first messages are what is taken, read as far as there is room for them.
+        is_plain = not state.has_groups and not state.ranked
+        if is_plain and visibility_s and (target is None or budget.bytes_left is None):
+            taken = _take_first(db, state, budget, visibility_s, now_ms, caller)
+            if taken is not None:
+                return taken
+        if is_plain and target is None:
+            candidates = map(to_message, db.execute(Q.visible_alone, (queue.id, 0, budget.count)))
+        else:
+            candidates = _standard_order(db, state, min(budget.count, budget.page_max))
     messages, spent = budget.choose(candidates)
     if target is not None:
         for message in spent:
@@ -210,13 +214,26 @@ def _take_first(
     visibility_s: int,
     now_ms: int,
     caller: Caller,
-) -> list[StoredMessage]:
-    """The shortcut `first_as_received` of queries.sql."""
+) -> list[StoredMessage] | None:
+    """The shortcut `first_as_received` of queries.sql; None, and nothing taken, where one of ten is spent."""
     queue, deadline_ms, wall_ms = state.queue, now_ms + visibility_s * SECOND_MS, db.clock.wall_ms()
     opened, retention_s = (deadline_ms, now_ms, wall_ms), queue.settings.retention_s
-    found = map(to_message, db.execute(Q.first_as_received, (*opened, queue.id, budget.count)))
+    found = (
+        StoredMessage(
+            seq, message_id, body, body_md5, attributes if attributes is None else decode_attributes(attributes),
+            trace_header, sender, sent_wall_ms, None, deduplication_id, source, receive_count, first_wall_ms, delivery,
+            _IN_FLIGHT, deadline_ms, now_ms, message_type, body_bytes, PRIORITY_DEFAULT, delivery,
+        )
+        for (
+            seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, deduplication_id, source,
+            receive_count, first_wall_ms, delivery, message_type, body_bytes,
+        ) in db.execute(Q.first_as_received, (wall_ms, queue.id, budget.count))
+    )  # fmt: skip
     # Ten are all taken, without a look at their sizes.
     messages = list(found) if budget.bytes_left is None else budget.choose(found)[0]
+    spent_at = budget.receives_max
+    if spent_at is not None and max([message.receive_count for message in messages], default=0) > spent_at:
+        return None
     if messages:
         seqs = [message.seq for message in messages]
         db.change_all(Q.open_leases, (*opened, retention_s * SECOND_MS), seqs)

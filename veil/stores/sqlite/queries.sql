@@ -94,12 +94,12 @@ WHERE queue_id = ? AND state = {VISIBLE} AND group_name IS NULL AND priority = {
 
 -- name: first_as_received
 -- A shortcut past `core.decide.open_leases`, with `open_leases` below: the same messages as a receive with a visibility leaves them. To
--- decide each one's lease, and to write it into the message, takes a ninth of a receive of ten. Deadline, now, wall time, queue, limit.
-SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, group_name, deduplication_id,
-       dead_letter_source, receive_count + 1, coalesce(first_received_wall_ms, ?3), delivery + 1, {IN_FLIGHT}, ?1, ?2, message_type,
-       body_bytes, priority, delivery + 1
+-- decide each one's lease, and to write it into the message, takes a ninth of a receive of ten. Of StoredMessage what is not the same
+-- for all of them, in its order. Wall time, queue, limit.
+SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, deduplication_id, dead_letter_source,
+       receive_count + 1, coalesce(first_received_wall_ms, ?1), delivery + 1, message_type, body_bytes
 FROM message INDEXED BY visible_alone
-WHERE queue_id = ?4 AND state = {VISIBLE} AND group_name IS NULL AND priority = {PRIORITY_DEFAULT} ORDER BY seq LIMIT ?5;
+WHERE queue_id = ?2 AND state = {VISIBLE} AND group_name IS NULL AND priority = {PRIORITY_DEFAULT} ORDER BY seq LIMIT ?3;
 
 -- name: open_leases
 -- Of what `first_as_received` has found: deadline, now, wall time, retention, seqs. As `write_leases` in all else.
