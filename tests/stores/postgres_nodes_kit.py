@@ -50,8 +50,7 @@ async def nodes(
             opened.append(store)
             # Before the next one joins: who does not listen yet would not hear of it.
             if "veil_pooler" not in dsn:  # behind which nobody listens
-                async with asyncio.timeout(PATIENCE_S):
-                    await store._nodes.listening()
+                await until_async(lambda: store._engine.is_listening)  # noqa: B023
         await until_async(lambda: count == 1 or all(store._engine.has_other_nodes for store in opened))
         yield opened
 

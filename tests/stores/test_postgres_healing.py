@@ -133,8 +133,7 @@ async def test_a_node_that_cannot_be_told_looks_for_itself_and_listens_again(pos
         await one.send(queue, [a_message("not told")])
         await heard_by(other).wake(queue.id)
 
-        async with asyncio.timeout(60):
-            await other._nodes.listening()
+        await until_async(lambda: other._engine.is_listening)
         await one.send(queue, [a_message("told again")])
         await heard_by(other).wake(queue.id)
 

@@ -138,10 +138,8 @@ class Judge:
         on_failure: FailurePolicy | None,
         on_poison: Outcome | None,
     ) -> None:
-        self._name = name
-        self._settings = settings
-        self._on_failure = on_failure
-        self._on_poison = on_poison
+        self.name = name
+        self._settings, self._on_failure, self._on_poison = settings, on_failure, on_poison
 
     def failed(self, message: Message, error: BaseException, *, trace: bool = True) -> Outcome | None:
         """What becomes of a message whose handling ended in this error; the trace may have been told before."""
@@ -165,7 +163,7 @@ class Judge:
             else:
                 self._say(logging.WARNING, "failed: %s", message, outcome, error, exc_info)
         if isinstance(outcome, DeadLetter):
-            outcome = replace(outcome, handler=outcome.handler or self._name)
+            outcome = replace(outcome, handler=outcome.handler or self.name)
         return outcome
 
     def conclude(self, message: Message, outcome: Outcome | None, began_s: float | None) -> Outcome | None:
@@ -175,7 +173,7 @@ class Judge:
             outcome = None
             _log.warning(
                 "handler %s lost its lease, the result is not kept: %s; message %s",
-                self._name,
+                self.name,
                 message.lease.why or "unknown why",
                 message.id,
                 extra=self._extra(message, None),
@@ -189,11 +187,11 @@ class Judge:
         if isinstance(outcome, Delete) and _log.isEnabledFor(logging.DEBUG):
             extra = self._extra(message, outcome, seconds=round(seconds, 6))
             text = "handler %s took %.3f s; message %s, receive %d"
-            _log.debug(text, self._name, seconds, message.id, message.receive_count, extra=extra)
+            _log.debug(text, self.name, seconds, message.id, message.receive_count, extra=extra)
         observer = self._settings.observer
         if observer is not None:
             try:
-                observer(message, self._name, outcome, seconds)
+                observer(message, self.name, outcome, seconds)
             except Exception:
                 _log.exception("the observer of handled messages failed")
         return outcome
@@ -211,7 +209,7 @@ class Judge:
         _log.log(
             level,
             f"handler %s {text}; outcome %s%s; message %s, receive %d",
-            self._name,
+            self.name,
             told(error),
             label(outcome),
             after,
@@ -222,7 +220,7 @@ class Judge:
         )
 
     def _extra(self, message: Message, outcome: Outcome | None, **more: object) -> dict[str, object]:
-        facts = {**message.facts, "handler": self._name, "outcome": label(outcome), **more}
+        facts = {**message.facts, "handler": self.name, "outcome": label(outcome), **more}
         return {"facts": facts, **facts}
 
 

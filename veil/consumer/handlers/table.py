@@ -29,7 +29,7 @@ from veil.consumer.message import CURRENT, Message
 from veil.consumer.outcomes import Delete, Discard, FailurePolicy, FailureSpec, Outcome, Release
 
 
-class _Handling:
+class _Handling(Judge):
     """A function, how to call it, and what its failures mean; `batch` is how many messages it takes at most, None for one."""
 
     def __init__(
@@ -38,19 +38,14 @@ class _Handling:
         signature: Signature,
         settings: HandlingSettings,
         *,
-        batch: int | None = None,
-        on_failure: FailurePolicy | None = None,
-        on_poison: Outcome | None = None,
-        cancel_when_lost: bool = True,
+        batch: int | None,
+        on_failure: FailurePolicy | None,
+        on_poison: Outcome | None,
+        cancel_when_lost: bool,
     ) -> None:
-        self.function = function
-        self.name = signature.name
-        self.batch = batch
-        self.is_async = signature.is_async
-        self._signature = signature
-        self._settings = settings
-        self._judge = Judge(signature.name, settings, on_failure, on_poison)
-        self._cancel_when_lost = cancel_when_lost
+        super().__init__(signature.name, settings, on_failure, on_poison)
+        self.function, self.batch, self.is_async = function, batch, signature.is_async
+        self._signature, self._cancel_when_lost = signature, cancel_when_lost
 
     def _call(self, payload: Any, message: Any, lease: Any, held: Sequence[Lease]) -> Awaitable[Any]:
         """What the function returns, called with what it asks for; cancelled once all leases that it holds are lost."""
@@ -104,7 +99,7 @@ class Handler(_Handling):
         """
         began_s = self._settings.monotonic()
         if message.lease.lost_by(began_s):
-            return self._judge.conclude(message, None, None)
+            return self.conclude(message, None, None)
         outcome: Outcome | None
         before = CURRENT.set(message)
         try:
@@ -114,10 +109,10 @@ class Handler(_Handling):
         except BaseException as error:
             if is_from_outside(error):
                 raise
-            outcome = self._judge.failed(message, error)
+            outcome = self.failed(message, error)
         finally:
             CURRENT.reset(before)
-        return self._judge.conclude(message, outcome, began_s)
+        return self.conclude(message, outcome, began_s)
 
     async def _run(self, message: Message) -> Outcome:
         decoder, lease = self._signature.decoder, message.lease
@@ -201,9 +196,7 @@ class BatchHandler(_Handling):
         if good:
             outcomes |= await self._handled(good, payloads)
         return [
-            self._judge.conclude(
-                message, outcomes.get(id(message)), began_s if id(message) in outcomes else None
-            )
+            self.conclude(message, outcomes.get(id(message)), began_s if id(message) in outcomes else None)
             for message in messages
         ]
 
@@ -218,8 +211,7 @@ class BatchHandler(_Handling):
             if is_from_outside(error):
                 raise
             return {
-                id(message): self._judge.failed(message, error, trace=message is messages[0])
-                for message in messages
+                id(message): self.failed(message, error, trace=message is messages[0]) for message in messages
             }
         finally:
             CURRENT.reset(before)
@@ -251,7 +243,7 @@ class BatchHandler(_Handling):
             try:
                 payloads[id(message)] = decode(message.content)
             except Exception as error:
-                outcomes[id(message)] = self._judge.failed(message, error)
+                outcomes[id(message)] = self.failed(message, error)
                 halted.add(message.group)
             else:
                 good.append(message)
@@ -260,7 +252,7 @@ class BatchHandler(_Handling):
     def _named(self, message: Message) -> Outcome:
         error = ItemFailed(f"the batch handler named message {message.id} as failed")
         # With its lease lost there is nothing to decide, and whatever is said here is not kept.
-        return self._judge.failed(message, error, trace=False) or Release()
+        return self.failed(message, error, trace=False) or Release()
 
 
 def _check_outcomes(found: object, messages: Sequence[Message]) -> None:

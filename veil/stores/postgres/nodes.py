@@ -43,7 +43,6 @@ class Nodes:
         self._engine, self._dsn, self._each_second = engine, dsn, each_second
         self.name = secrets.token_hex(8)
         self._tasks: list[asyncio.Task[None]] = []
-        self._listens = asyncio.Event()
         self._new_beats = NEW_BEATS
         self._troubles: list[Trouble] = []  # the latest that this node noticed
         self._noted = asyncio.Event()
@@ -70,10 +69,6 @@ class Nodes:
             async with asyncio.timeout(DRAIN_S):
                 await self._engine.ask(Q.leave, self._known())
                 await self._engine.ask(Q.leave_duties, {"node": self.name})
-
-    async def listening(self) -> None:
-        """Return once notifications reach this node."""
-        await self._listens.wait()
 
     async def has_duty(self, duty: str) -> bool:
         """Whether this node has the duty for the next seconds. It must ask again every second while it works."""
@@ -228,7 +223,6 @@ class Nodes:
                     _log.warning("other nodes cannot be heard, looking for ourselves meanwhile: %s", error)
             finally:
                 self._engine.is_listening = False
-                self._listens.clear()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RECONNECT_MAX_S)
 
@@ -237,7 +231,6 @@ class Nodes:
         await self._engine.refresh_queues()
         await self._wake_all()
         self._engine.is_listening = True
-        self._listens.set()
 
     async def _on_notification(self, payload: str) -> None:
         notice = read_notice(payload)
