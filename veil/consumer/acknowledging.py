@@ -250,5 +250,5 @@ class Releases(Batcher[tuple[Message, int]]):
                     "the message could not be made visible in %d s and comes back when its window ends: %s",
                     seconds,
                     error,
-                    extra={"facts": message.facts},
+                    extra=message.extra(),
                 )

@@ -321,11 +321,11 @@ class Dispatch:
                     task.uncancel()  # whoever ends the handler does not end what has to become of its message
                     outcomes = [Interrupted() if self._closed else LetExpire()] * len(messages)
                     if not self._closed:
-                        _log.warning("the handler's task was cancelled", extra={"facts": messages[0].facts})
+                        _log.warning("the handler's task was cancelled", extra=messages[0].extra())
                 except (Exception, GeneratorExit) as error:
                     if isinstance(error, GeneratorExit) and not _is_current(task):
                         raise  # not the handler's own: what is left of this task is thrown away
-                    _log.exception("handling failed in an unforeseen way", extra={"facts": messages[0].facts})
+                    _log.exception("handling failed in an unforeseen way", extra=messages[0].extra())
                     outcomes = [LetExpire()] * len(messages)
                 finally:
                     del self._running[task]
@@ -348,7 +348,7 @@ class Dispatch:
         try:
             gone = await self._processor.settle(messages, outcomes, lambda: self._waiting.halt(first))
         except Exception:
-            _log.exception("settling failed in an unforeseen way", extra={"facts": first.facts})
+            _log.exception("settling failed in an unforeseen way", extra=first.extra())
         finally:
             if self._waiting.settled(first, gone):
                 self._begin()

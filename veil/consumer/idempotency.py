@@ -207,7 +207,7 @@ class Idempotent:
             key = self._full_key(message)
         except PayloadRefused as error:
             # It fails alone, and ends where the redrive policy sends what is received too often.
-            _log.error("%s", error, extra={"facts": message.facts})
+            _log.error("%s", error, extra=message.extra())
             return "", _LATER
         return key, await self._claim(key, message)
 
@@ -227,15 +227,13 @@ class Idempotent:
         try:
             claim = await self._store.claim(key, _holder(message), hold_ms=hold_ms)
         except Exception:
-            _log.exception(
-                "the idempotency store cannot be asked, the message waits", extra={"facts": message.facts}
-            )
+            _log.exception("the idempotency store cannot be asked, the message waits", extra=message.extra())
             return _LATER
         if isinstance(claim, Claimed):
             return None
         if isinstance(claim, Done):
             # Deleted, not ignored: a duplicate that is left in the queue comes back until it is a dead letter.
-            _log.info("handled before, not again", extra={"facts": message.facts})
+            _log.info("handled before, not again", extra=message.extra())
             return Delete()
         # Looked at again now and then, for its holder may end long before its claim does; never at once.
         return RetryAfter(min(max(1, math.ceil(claim.for_ms / 1_000)), _BUSY_WAIT_MAX_S))
@@ -248,14 +246,10 @@ class Idempotent:
             try:
                 finished = await self._store.finish(key, _holder(message), keep_ms=self._keep_ms)
             except Exception:
-                _log.exception(
-                    "handled, but the idempotency store could not note it", extra={"facts": message.facts}
-                )
+                _log.exception("handled, but the idempotency store could not note it", extra=message.extra())
             else:
                 if not finished:
-                    _log.warning(
-                        "handled, but a later delivery holds the key", extra={"facts": message.facts}
-                    )
+                    _log.warning("handled, but a later delivery holds the key", extra=message.extra())
                 return
         # The work is done. To say otherwise now would have it done again for certain.
 
@@ -263,9 +257,7 @@ class Idempotent:
         try:
             await self._store.give_up(key, _holder(message))
         except Exception:
-            _log.warning(
-                "the idempotency claim could not be given up", exc_info=True, extra={"facts": message.facts}
-            )
+            _log.warning("the idempotency claim could not be given up", exc_info=True, extra=message.extra())
 
 
 def _holder(message: Message) -> Holder:

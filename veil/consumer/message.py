@@ -102,10 +102,8 @@ class Message:
         if not lease.released and lease.end():
             return True
         if lease.lost:
-            why = lease.why
-            _log.warning(
-                "its lease was lost, so the outcome is not carried out: %s", why, extra={"facts": self.facts}
-            )
+            text = "its lease was lost, so the outcome is not carried out: %s"
+            _log.warning(text, lease.why, extra=self.extra())
         return False
 
     @property
@@ -196,6 +194,11 @@ class Message:
             facts["group"] = self.raw.group
         return facts
 
+    def extra(self, **more: object) -> dict[str, object]:
+        """The facts as `extra` of a log line: together, and one by one for formatters."""
+        facts = {**self.facts, **more}
+        return {"facts": facts, **facts}
+
     def __repr__(self) -> str:
         return f"<Message {self.id} of {self.queue}, receive {self.receive_count}>"
 
@@ -225,8 +228,5 @@ class MessageFacts(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         message = CURRENT.get()
         if message is not None and not hasattr(record, "facts"):
-            record.facts = message.facts
-            for name, value in message.facts.items():
-                if not hasattr(record, name):
-                    setattr(record, name, value)
+            record.__dict__ |= message.extra() | record.__dict__
         return True

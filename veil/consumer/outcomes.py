@@ -250,13 +250,11 @@ class FailurePolicy:
         try:
             outcome: object = spec(error, message)
         except Exception:
-            _log.exception("the failure policy itself failed", extra={"facts": message.facts})
+            _log.exception("the failure policy itself failed", extra=message.extra())
             return DEFAULT_BACKOFF
         if isinstance(outcome, Outcome):
             return outcome
-        _log.error(
-            "the failure policy returned %r, expected an Outcome", outcome, extra={"facts": message.facts}
-        )
+        _log.error("the failure policy returned %r, expected an Outcome", outcome, extra=message.extra())
         return DEFAULT_BACKOFF
 
 

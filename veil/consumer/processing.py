@@ -181,13 +181,12 @@ class MessageProcessor:
         """Send the copy; the outcome for the original."""
         await self._facts.refresh()
         url = self._facts.dead_letters_url
-        facts = {"facts": message.facts}
         if url is None:
             _log.warning(
                 "%s has no dead letters, so the message stays until its window ends: %s",
                 message.queue,
                 outcome.reason,
-                extra=facts,
+                extra=message.extra(),
             )
             return LetExpire()
         now, texts = datetime.fromtimestamp(self._wall(), UTC), self._table.settings.error_texts
@@ -203,7 +202,9 @@ class MessageProcessor:
             )
         except ApiError as error:
             _log.error(
-                "the copy for the dead letters could not be sent, trying again later: %s", error, extra=facts
+                "the copy for the dead letters could not be sent, trying again later: %s",
+                error,
+                extra=message.extra(),
             )
             later = settled(DEFAULT_BACKOFF, message.lease, message.receive_count, self._random.random)
             return later if isinstance(later, RetryAfter) else Release()

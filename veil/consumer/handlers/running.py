@@ -176,7 +176,7 @@ class Judge:
                 self.name,
                 message.lease.why or "unknown why",
                 message.id,
-                extra=self._extra(message, None),
+                extra=message.extra(handler=self.name, outcome=label(None)),
             )
         elif not isinstance(outcome, Delete):
             outcome = settled(outcome, message.lease, message.receive_count, self._settings.random)
@@ -185,7 +185,7 @@ class Judge:
         if waited_s >= max(_WAIT_TOLD_S, seconds * _WAIT_TOLD_SHARE):
             message.worked_ms = round(seconds * 1000)
         if isinstance(outcome, Delete) and _log.isEnabledFor(logging.DEBUG):
-            extra = self._extra(message, outcome, seconds=round(seconds, 6))
+            extra = message.extra(handler=self.name, outcome=label(outcome), seconds=round(seconds, 6))
             text = "handler %s took %.3f s; message %s, receive %d"
             _log.debug(text, self.name, seconds, message.id, message.receive_count, extra=extra)
         observer = self._settings.observer
@@ -216,12 +216,8 @@ class Judge:
             message.id,
             message.receive_count,
             exc_info=exc_info,
-            extra=self._extra(message, outcome),
+            extra=message.extra(handler=self.name, outcome=label(outcome)),
         )
-
-    def _extra(self, message: Message, outcome: Outcome | None, **more: object) -> dict[str, object]:
-        facts = {**message.facts, "handler": self.name, "outcome": label(outcome), **more}
-        return {"facts": facts, **facts}
 
 
 # ---- running functions

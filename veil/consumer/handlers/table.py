@@ -384,7 +384,7 @@ class HandlerTable:
             error = PayloadRefused(f"no handler for messages of type {message.type!r}")
             return judge.conclude(message, judge.failed(message, error), None)
         outcome = self._on_unknown if isinstance(self._on_unknown, Outcome) else Discard()
-        _log.debug("no handler for messages of type %r", message.type, extra={"facts": message.facts})
+        _log.debug("no handler for messages of type %r", message.type, extra=message.extra())
         return judge.conclude(message, outcome, None)
 
     def _add(self, handler: Handler | BatchHandler, type: str | Iterable[str] | None) -> None:
