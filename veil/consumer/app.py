@@ -17,7 +17,7 @@ from typing import Any, Final
 from veil.client.queue import Queue
 from veil.consumer.handlers.running import HandlingSettings
 from veil.consumer.handlers.table import HandlerTable
-from veil.consumer.metrics import ConsumerMetrics, HealthServer
+from veil.consumer.metrics import ConsumerMetrics, HealthPages
 from veil.consumer.outcomes import FailurePolicy, FailureSpec, Outcome
 from veil.consumer.renewal.policies import Adaptive, RenewalPolicy
 from veil.consumer.runner import ConsumerFailed, Dependencies, Runner, real_dependencies, until_first
@@ -102,7 +102,7 @@ class Consumer:
         self.runner: Runner | None = None  # the latest run, for tests and tools that look inside
         # Tasks of the latest run that did not end when they were cancelled; kept, or else Python would end them in its own way.
         self.left_behind: set[asyncio.Task[Any]] = set()
-        self._health: HealthServer | None = None
+        self._health: asyncio.Server | None = None
         self._signals = 0
 
     @property
@@ -113,7 +113,7 @@ class Consumer:
     @property
     def health_port(self) -> int | None:
         """The port that the health endpoint listens on; None while there is none."""
-        return None if self._health is None else self._health.port
+        return None if self._health is None else int(self._health.sockets[0].getsockname()[1])
 
     def configure(self, **changes: Any) -> None:
         """Replace settings before the start, as `veil run --concurrency` does; raises SettingsError."""
@@ -255,19 +255,16 @@ class Consumer:
                     self._opening = None
             if settings.health_port is not None:
                 where = (settings.health_host, settings.health_port)
-                health = HealthServer(
-                    host=where[0], port=where[1], ready=lambda: runner.problem, metrics=self.metrics
-                )
+                pages = HealthPages(lambda: runner.problem, self.metrics)
                 try:
-                    await health.start()
+                    self._health = await pages.listen(*where)
                 except OSError as error:
                     # asyncio puts its own words around those of the system.
                     reason = os.strerror(error.errno) if error.errno else str(error)
                     text = f"health_port={where[1]}: cannot listen on {where[0]}: {reason}"
                     raise ConsumerFailed(text) from error
-                stack.push_async_callback(health.close)
                 stack.callback(setattr, self, "_health", None)
-                self._health = health
+                stack.callback(self._health.close)
             await runner.run(started)
 
     async def _main(self) -> None:

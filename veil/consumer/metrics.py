@@ -228,33 +228,17 @@ _CONNECTIONS_MAX: Final = 32
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
-class HealthServer:
+class HealthPages:
     """Answers 200 `ok`, or 503 with the problem in words. Healthy means that the event loop turns, and the process need not be
-    restarted; ready means that it receives messages. One answer for each connection, on the event loop it is started on."""
+    restarted; ready means that it receives messages. One answer for each connection."""
 
-    def __init__(
-        self, *, host: str, port: int, ready: Callable[[], str | None], metrics: ConsumerMetrics
-    ) -> None:
+    def __init__(self, ready: Callable[[], str | None], metrics: ConsumerMetrics) -> None:
         """`ready` says what keeps it from receiving, if anything does."""
-        self._host, self._port, self._ready, self._metrics = host, port, ready, metrics
-        self._server: asyncio.Server | None = None
-        self._connections = 0
+        self._ready, self._metrics, self._connections = ready, metrics, 0
 
-    @property
-    def port(self) -> int:
-        """The port it listens on; the system's choice when 0 was asked for."""
-        assert self._server is not None, "not started"
-        return int(self._server.sockets[0].getsockname()[1])
-
-    async def start(self) -> None:
-        """Listen; raises OSError when the address cannot be had."""
-        self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=_HEAD_BYTES_MAX)
-
-    async def close(self) -> None:
-        """Stop listening."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+    async def listen(self, host: str, port: int) -> asyncio.Server:
+        """Serve there, on the event loop that runs this; raises OSError when the address cannot be had."""
+        return await asyncio.start_server(self._serve, host, port, limit=_HEAD_BYTES_MAX)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
