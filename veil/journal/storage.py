@@ -14,6 +14,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
@@ -64,21 +65,13 @@ class Storage(ABC):
         if parts.password is not None:
             # It would show in logs and in `veil config show`.
             raise ValueError("a URI without a secret: credentials come from the environment")
+        scheme = "s3" if scheme == "s3a" else scheme
         return RemoteStorage(scheme, parts.netloc, parts.path.strip("/"), parts.query)
 
     @property
     @abstractmethod
     def uri(self) -> str:
         """The place as people name it."""
-
-    def __repr__(self) -> str:
-        return f"Storage.at({self.uri!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Storage) and other.uri == self.uri
-
-    def __hash__(self) -> int:
-        return hash(self.uri)
 
     @abstractmethod
     def sub(self, folder: str) -> Storage:
@@ -137,13 +130,12 @@ def _inside(name: str) -> str:
 # ---- on this machine
 
 
+@dataclass(frozen=True)
 class LocalStorage(Storage):
     """A directory of this machine."""
 
+    _root: Path
     is_local = True
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
 
     @property
     def uri(self) -> str:
@@ -248,12 +240,14 @@ _IN_MEMORY_BYTES_MAX: Final = 16 * 2**20
 _COPIED_BYTES: Final = 2**20
 
 
+@dataclass(frozen=True)
 class RemoteStorage(Storage):
     """A directory of a bucket, container or cluster."""
 
-    def __init__(self, scheme: str, host: str, root: str, query: str = "") -> None:
-        self._scheme = "s3" if scheme == "s3a" else scheme
-        self._host, self._root, self._query = host, root, query
+    _scheme: str
+    _host: str
+    _root: str
+    _query: str
 
     @property
     def uri(self) -> str:
