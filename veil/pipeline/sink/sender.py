@@ -175,23 +175,13 @@ def is_fifo(queue: str) -> bool:
 
 def rows_of(batch: pa.RecordBatch, columns: SinkColumns, queue: str | None, first: int) -> Iterator[SinkRow]:
     """The rows of a batch, unchecked; `queue` where they do not name it themselves."""
-    count = batch.num_rows
-
-    def values(at: int | None) -> Any:
-        return [None] * count if at is None else batch.column(at).to_pylist()
-
-    taken = zip(
-        values(columns.body),
-        values(columns.attributes),
-        values(columns.group),
-        values(columns.deduplication),
-        values(columns.delay),
-        values(columns.trace),
-        [queue] * count if columns.queue is None else values(columns.queue),
-        values(columns.key),
-        strict=True,
-    )
-    for ordinal, (body, pairs, group, deduplication, delay_s, trace, to, key) in enumerate(taken, first):
+    places = (
+        columns.body, columns.attributes, columns.group, columns.deduplication, columns.delay, columns.trace, columns.queue,
+        columns.key,
+    )  # fmt: skip
+    values = ([None] * batch.num_rows if at is None else batch.column(at).to_pylist() for at in places)
+    rows = enumerate(zip(*values, strict=True), first)
+    for ordinal, (body, pairs, group, deduplication, delay_s, trace, to, key) in rows:
         draft = Draft(
             body or "",
             attributes=_attributes(pairs, columns.are_typed) if pairs else None,
@@ -200,7 +190,7 @@ def rows_of(batch: pa.RecordBatch, columns: SinkColumns, queue: str | None, firs
             group=group,
             deduplication_id=None if deduplication is None else str(deduplication),
         )
-        yield SinkRow(ordinal, to or "", draft, key)
+        yield SinkRow(ordinal, (queue if columns.queue is None else to) or "", draft, key)
 
 
 def why_refused(row: SinkRow) -> str | None:
