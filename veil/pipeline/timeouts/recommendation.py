@@ -82,6 +82,10 @@ class Evidence:
     policy: str
     least_cost: bool = False  # the target is a bound, and what costs least within it is asked for
 
+    def means(self, *timeouts_s: int) -> list[WithPolicy]:
+        """What each of the timeouts means for this work."""
+        return evaluate(self.curve, self.timelines, timeouts_s, self.policy)
+
 
 def crash_share(history: History) -> float:
     """The share of the attempts after whose crash a message is to be expected to stay hidden; never none at all. What may have
@@ -132,7 +136,7 @@ def _least_cost(evidence: Evidence) -> Recommendation:
         )
     work_s, crashed = curve.quantile_s(0.5) or 1.0, crash_share(history)
     began, tail = float(curve.at_risk[0]), PowerTail.of(curve)
-    (now,) = evaluate(curve, evidence.timelines, [present_s], evidence.policy)
+    (now,) = evidence.means(present_s)
     costs = [
         (tail.chance(timeout_s, each) * work_s + crashed * each.recovery_s, timeout_s, each)
         for timeout_s, each in _sensible(evidence)
@@ -223,8 +227,8 @@ def _sensible(evidence: Evidence) -> list[tuple[int, WithPolicy]]:
     if evidence.policy != NO_RENEWAL:
         longest_s = max(2 * evidence.curve.end_s, 60)
         timeouts_s = [each for each in SENSIBLE_S if _RENEWED_LEAST_S <= each <= longest_s]
-    means = evaluate(evidence.curve, evidence.timelines, timeouts_s, evidence.policy)
-    return [each for each in zip(timeouts_s, means, strict=True) if each[1].calls_per_message <= _CALLS_MAX]
+    found = zip(timeouts_s, evidence.means(*timeouts_s), strict=True)
+    return [each for each in found if each[1].calls_per_message <= _CALLS_MAX]
 
 
 def _reason(evidence: Evidence, timeout_s: int, means: WithPolicy) -> str:
@@ -239,8 +243,7 @@ def _reason(evidence: Evidence, timeout_s: int, means: WithPolicy) -> str:
         return text
     if round(present_s) == timeout_s:
         return f"{text}: the present timeout is right"
-    timeout_now_s = min(round(present_s), VISIBILITY_MAX_S)
-    (now,) = evaluate(evidence.curve, evidence.timelines, [timeout_now_s], evidence.policy)
+    (now,) = evidence.means(min(round(present_s), VISIBILITY_MAX_S))
     costs = f"{words.chance(now.duplicate_chance)} and {words.length(now.recovery_s)}"
     return f"{text}; with the present timeout of {words.length(present_s)}, these are {costs}"
 
@@ -399,13 +402,11 @@ def replay(evidence: Evidence, recommended_s: int) -> Replay:
     expected length of that is taken off. What a message waited beyond its deadline until somebody received it is nobody's
     timeout's fault, and stays.
     """
-    history, curve = evidence.history, evidence.curve
-    (means,) = evaluate(curve, evidence.timelines, [recommended_s], evidence.policy)
-    then, mean_s = None, 0.0
+    history, then, mean_s = evidence.history, None, 0.0
+    (means,) = evidence.means(recommended_s)
     if leases := history.windows.total():
         mean_s = sum(length_ms * count for length_ms, count in history.windows.items()) / leases / 1000
-        visibility_s = max(1, min(round(mean_s), VISIBILITY_MAX_S))
-        (then,) = evaluate(curve, evidence.timelines, [visibility_s], evidence.policy)
+        (then,) = evidence.means(max(1, min(round(mean_s), VISIBILITY_MAX_S)))
 
     def hidden_s(recovery: Counter[int]) -> tuple[float, float]:
         recovered = recovery.total()

@@ -166,14 +166,5 @@ def _points(curve: Survival) -> list[CurvePoint]:
     chosen = np.unique(
         np.linspace(0, len(curve.after_s) - 1, min(len(curve.after_s), _POINTS_MAX)).astype(int)
     )
-    return [
-        CurvePoint(*values)
-        for values in zip(
-            curve.after_s[chosen].tolist(),
-            curve.chance[chosen].tolist(),
-            curve.low[chosen].tolist(),
-            curve.high[chosen].tolist(),
-            np.rint(curve.at_risk[chosen]).astype(int).tolist(),
-            strict=True,
-        )
-    ]
+    columns = (curve.after_s, curve.chance, curve.low, curve.high, np.rint(curve.at_risk).astype(int))
+    return [CurvePoint(*values) for values in zip(*(each[chosen].tolist() for each in columns), strict=True)]

@@ -50,11 +50,10 @@ class Survival:
 
     def at(self, after_s: float) -> tuple[float, float, float]:
         """The chance at an instant and its interval; beyond the end, where it can only fall, what it was there."""
-        return (
-            float(np.interp(after_s, self.after_s, self.chance)),
-            float(np.interp(after_s, self.after_s, self.low)),
-            float(np.interp(after_s, self.after_s, self.high)),
+        chance, low, high = (
+            float(np.interp(after_s, self.after_s, each)) for each in (self.chance, self.low, self.high)
         )
+        return chance, low, high
 
     def integrals(self, upto_s: Floats) -> tuple[Floats, Floats]:
         """The integrals of the chance, and of time × chance, from 0 to each instant, none of them beyond the end."""
@@ -205,26 +204,14 @@ def _curve(
     begin_s: Floats, end_s: Floats, chance: Floats, low: Floats, high: Floats, risk: Floats, after: Floats, rate: float
 ) -> Survival:  # fmt: skip
     """The estimate at the end of each piece, and at its beginning where there is a gap before it."""
-    before = np.concatenate([[1.0], chance[:-1]])
-    before_low = np.concatenate([[1.0], low[:-1]])
-    before_high = np.concatenate([[1.0], high[:-1]])
-    gap = begin_s > np.concatenate([[0.0], end_s[:-1]])
+    at_end = np.stack([chance, low, high])
+    at_begin = np.column_stack([np.ones(3), at_end[:, :-1]])
+    gap = begin_s > np.append(0.0, end_s[:-1])
     times = np.concatenate([[0.0], begin_s[gap], end_s])
     order = np.argsort(times, kind="stable")
-
-    def joined(first: float, at_begin: Floats, at_end: Floats) -> Floats:
-        values: Floats = np.concatenate([[first], at_begin[gap], at_end])[order]
-        return values
-
-    at_risk = joined(float(risk[0] * np.exp(rate * begin_s[0])), risk, after)
-    return _joined(
-        times[order],
-        joined(1.0, before, chance),
-        joined(1.0, before_low, low),
-        joined(1.0, before_high, high),
-        at_risk,
-        rate,
-    )
+    at_risk = np.concatenate([[risk[0] * np.exp(rate * begin_s[0])], risk[gap], after])[order]
+    chance, low, high = np.column_stack([np.ones(3), at_begin[:, gap], at_end])[:, order]
+    return _joined(times[order], chance, low, high, at_risk, rate)
 
 
 def _joined(
