@@ -95,7 +95,7 @@ class _View:
     def __init__(self) -> None:
         self.readers: set[_Reader] = set()
         self.shown: dict[str, str] = {}
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None]
 
 
 class Live:
@@ -123,21 +123,21 @@ class Live:
         reader = _Reader()
         view = self._views.get(key)
         # One whose drawing has failed is only left to those whom it has not told of that yet.
-        if view is None or (view.task is not None and view.task.done()):
+        if view is None or view.task.done():
             view = self._views[key] = _View()
+            view.task = asyncio.get_running_loop().create_task(self._keep_rendering(view, render))
         view.readers.add(reader)
         reader.pending.update(view.shown)
         if view.shown:
             reader.wake.set()
         self.streams += 1
         self._of_viewers[viewer] += 1
-        if view.task is None:
-            view.task = asyncio.get_running_loop().create_task(self._keep_rendering(view, render))
         until_ms = self._clock.now_ms() + _STREAM_MS_MAX
         try:
             yield b"retry: 2000\n\n"
             while self._clock.now_ms() < until_ms:
-                await self._wait(reader)
+                await self._wait(reader.wake, _PING_MS)
+                reader.wake.clear()
                 if not is_welcome():
                     yield event("gone", {"sentence": SESSION_ENDED})
                     return
@@ -155,8 +155,7 @@ class Live:
             self._of_viewers += Counter()  # without those that have none left
             view.readers.discard(reader)
             if not view.readers:
-                if view.task is not None:
-                    view.task.cancel()
+                view.task.cancel()
                 if self._views.get(key) is view:
                     del self._views[key]
 
@@ -193,7 +192,7 @@ class Live:
                 for reader in view.readers:
                     reader.pending.update(changed)
                     reader.wake.set()
-            await self._pause(self.pause_ms(drawing.seconds))
+            await self._wait(asyncio.Event(), self.pause_ms(drawing.seconds))
 
     def pause_ms(self, drawing_s: float) -> int:
         """How long a view rests after a drawing that took so long, so that all that are open keep within their share."""
@@ -206,22 +205,11 @@ class Live:
             reader.gone = sentence
             reader.wake.set()
 
-    async def _wait(self, reader: _Reader) -> None:
-        """Return when there is something to send, or after a while without."""
-        timer = self._clock.call_at(self._clock.now_ms() + _PING_MS, reader.wake.set)
+    async def _wait(self, wake: asyncio.Event, ms: int) -> None:
+        """Return when the event is set, which happens after so long at the latest."""
+        timer = self._clock.call_at(self._clock.now_ms() + ms, wake.set)
         try:
-            await reader.wake.wait()
-        finally:
-            timer.cancel()
-        reader.wake.clear()
-
-    async def _pause(self, ms: int) -> None:
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        timer = self._clock.call_at(
-            self._clock.now_ms() + ms, lambda: None if over.done() else over.set_result(None)
-        )
-        try:
-            await over
+            await wake.wait()
         finally:
             timer.cancel()
 
