@@ -28,8 +28,6 @@ def length(seconds: float | None) -> str:
     if seconds < 9.95:
         return f"{seconds:.1f}".removesuffix(".0") + " s"
     whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
     for (unit, size), (smaller, part) in pairwise(_UNITS):
         if whole >= size:
             # Rounded at the smaller unit first: 59 min 60 s is an hour.

@@ -49,13 +49,11 @@ class LetterSelection(NamedTuple):
 
     def query(self, *, after: int = 0, **changed: str) -> str:
         """The query of the page from there on, or of one whose filter differs in this."""
-        fields = msgspec.structs.asdict(msgspec.structs.replace(self.filter, **changed)) | {"after": after}
-        return urlencode({name: value for name, value in fields.items() if value})
+        return urlencode(LetterSelection(msgspec.structs.replace(self.filter, **changed), after).fields)
 
     def address(self, queue: Queue) -> str:
         """Of the page that shows these letters of the queue."""
-        query = self.query(after=self.after)
-        return dead_letters_link(queue.key) + (f"?{query}" if query else "")
+        return dead_letters_link(queue.key) + (f"?{urlencode(self.fields)}" if self.fields else "")
 
     @property
     def fields(self) -> list[tuple[str, str]]:
