@@ -191,10 +191,8 @@ def journal_health(client: BlockingClient, journal: Storage) -> JournalHealth | 
     if page.status != HTTPStatus.OK:
         why = page.problem or f"HTTP {page.status}"
         return f"the server's /metrics, which tell whether its journal is complete, cannot be read: {why}"
-    told = dict(
-        line.partition(" ")[::2] for line in page.text.splitlines() if line.startswith("veil_journal_")
-    )
-    if not told:
+    told = page.metrics
+    if "veil_journal_outbox_age_seconds" not in told:
         return "the server keeps no journal"
     now_s = told.get("veil_journal_clock_seconds")
     return JournalHealth(

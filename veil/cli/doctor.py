@@ -320,8 +320,7 @@ def check_ready(endpoint: str) -> CheckResult:
 
 def check_disk_speed(endpoint: str) -> CheckResult:
     """How slow the server's commits were within the last hour, by its own metrics."""
-    lines = server_page(endpoint, "/metrics").text.splitlines()
-    found = dict(line.split(" ", 1) for line in lines if " " in line)
+    found = server_page(endpoint, "/metrics").metrics
     try:
         p99_s, worst_s = (float(found[f"veil_commit_{name}_seconds"]) for name in ("p99", "worst"))
     except (KeyError, ValueError):

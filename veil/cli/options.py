@@ -151,6 +151,11 @@ class ServerPage(NamedTuple):
     date: str | None = None
     problem: str = ""  # why there is none
 
+    @property
+    def metrics(self) -> dict[str, str]:
+        """The value of each metric on a page of metrics, by name and labels."""
+        return dict(line.rpartition(" ")[::2] for line in self.text.splitlines() if line[:1] != "#")
+
 
 def server_page(endpoint: str, path: str, timeout_s: float = 3.0) -> ServerPage:
     """The page at that path of the server, whose certificate is checked as that of its API is."""

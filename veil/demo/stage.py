@@ -9,10 +9,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final
-from urllib.request import urlopen
 
+from veil.cli.options import server_page
 from veil.cli.output import echo, echo_err, has_colour, is_terminal
 from veil.words import visible
 
@@ -42,10 +42,8 @@ class Lateness:
 
     def ask(self, endpoint: str) -> None:
         """Note how slow the disk was, by the server's own metrics."""
-        with suppress(OSError, ValueError), urlopen(f"{endpoint}/metrics", timeout=10) as page:  # noqa: S310
-            for line in page.read().decode().splitlines():
-                if line.startswith("veil_commit_worst_seconds "):
-                    self.disk_s = max(self.disk_s, float(line.split()[1]))
+        metrics = server_page(endpoint, "/metrics", timeout_s=10).metrics
+        self.disk_s = max(self.disk_s, float(metrics.get("veil_commit_worst_seconds", 0)))
 
     def __str__(self) -> str:
         """What was seen, where that was late; nothing otherwise."""
