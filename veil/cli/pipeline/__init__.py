@@ -15,7 +15,7 @@ JOBS = {
     "lifecycles": "veil.cli.pipeline.lifecycles",
     "files": "veil.cli.pipeline.lifecycles",
     "timeouts": "veil.cli.pipeline.timeouts",
-    "report": "veil.cli.pipeline.report",
+    "report": "veil.cli.pipeline.timeouts",
     "route": "veil.cli.pipeline.route",
     "dead-letters": "veil.cli.pipeline.dead_letters",
     "redrive": "veil.cli.pipeline.dead_letters",
