@@ -411,9 +411,10 @@ class LiveAttempts:
 
     def stream_completed(self, queue: Queue, stream: str, up_to_batch: int, caller: Caller) -> None:
         """What the stream held up to that batch was deleted."""
-        claims = [claim for claim, batch in self._of_stream(queue, stream) if batch <= up_to_batch]
-        seqs = [seq for claim in claims for seq in claim.message_ids]
-        self.ended(queue, seqs, AttemptOutcome.COMPLETED, caller)
+        for claim, batch in self._of_stream(queue, stream):
+            if batch <= up_to_batch:
+                # Claim by claim: one that is as it was received is noted as one.
+                self.ended(queue, list(claim.message_ids), AttemptOutcome.COMPLETED, caller)
 
     def _of_stream(self, queue: Queue, stream: str) -> list[tuple[Claim, int]]:
         """The claims of the stream that hold something still, and their batches."""

@@ -17,7 +17,6 @@ from veil.core.errors import HoldClosed, StreamTaken
 from veil.core.lease import NUMBER_MAX, STREAM_REST_MS, HoldContent, HoldKey, HoldTally, Member
 from veil.core.message import Caller, StoredMessage
 from veil.core.queue import Queue
-from veil.core.receipt import Receipt
 from veil.core.sequence import expired_below
 from veil.stores.sql import HOLDS_AT_ONCE, HoldCursor, HoldStep, decode_members, encode_members, to_message
 from veil.stores.sqlite.apply import apply
@@ -87,8 +86,8 @@ def delete_holds(
 
     def delete(key: HoldKey, lost: int, members: list[Member]) -> HoldTally:
         # Most hold what they were received with, and go in one statement; the rest is read and decided.
-        receipts = [Receipt(queue.id, *member) for member in members]
-        left = [members[place] for place in delete_held(db, state, receipts, now_ms, caller)]
+        seqs, deliveries = [seq for seq, _ in members], [delivery for _, delivery in members]
+        left = [members[place] for place in delete_held(db, state, seqs, deliveries, now_ms, caller)]
         messages = held_messages(db, state, [member.seq for member in left], now_ms) if left else {}
         effects = []
         for member in left:

@@ -60,7 +60,8 @@ def delete(
     """Delete by receipt, each on its own."""
     state, now_ms = db.state_of(queue), db.clock.now_ms()
     answers: list[Deletion | VeilError] = [Deletion.DELETED] * len(receipts)
-    if places := delete_held(db, state, receipts, now_ms, caller, reported):
+    seqs, holders = [receipt.seq for receipt in receipts], [receipt.holder for receipt in receipts]
+    if places := delete_held(db, state, seqs, holders, now_ms, caller, reported):
         left = [receipts[place] for place in places]
         messages = held_messages(db, state, [receipt.seq for receipt in left], now_ms)
         effects, verdicts = decide.decide_deletions(
@@ -75,19 +76,20 @@ def delete(
 def delete_held(
     db: Database,
     state: CachedQueue,
-    receipts: Sequence[Receipt],
+    seqs: Sequence[int],
+    holders: Sequence[int],
     now_ms: int,
     caller: Caller,
     reported: Mapping[int, ReportedOutcome] = NOTHING_REPORTED,
 ) -> Sequence[int]:
-    """The shortcut `may_delete` of queries.sql; the places of those receipts that are to be decided: they do not hold their
-    messages, or the queue has groups."""
+    """The shortcut `may_delete` of queries.sql, for messages and who says to hold each; the places of those that are to be
+    decided: they are not held so, or the queue has groups."""
     if state.has_groups:
-        return range(len(receipts))
+        return range(len(seqs))
     queue = state.queue
     # What is past its retention is gone, though perhaps not yet swept.
     open_now = (queue.id, now_ms, expired_below(now_ms, queue.settings.retention_s))
-    taken, places = _held_open(db, Q.may_delete, receipts, open_now)
+    taken, places = _held_open(db, Q.may_delete, seqs, holders, open_now)
     if taken:
         db.change_all(Q.delete_messages, (), [facts[0] for facts in taken])
         db.shift(state, _IN_FLIGHT, None, 0, None, None, len(taken))
@@ -97,12 +99,10 @@ def delete_held(
 
 
 def _held_open(
-    db: Database, query: str, receipts: Sequence[Receipt], given: tuple[int, ...]
+    db: Database, query: str, seqs: Sequence[int], holders: Sequence[int], given: tuple[int, ...]
 ) -> tuple[list[LeaseFacts], Sequence[int]]:
-    """By one of the shortcuts of queries.sql: the facts of those messages whose open leases the receipts hold, and the places
-    of the other receipts."""
-    seqs = [receipt.seq for receipt in receipts]
-    holders = [receipt.holder for receipt in receipts]
+    """By one of the shortcuts of queries.sql: the facts of those messages whose open leases are held so, and the places of the
+    others."""
     # Of two receipts of one message, each finds what the one before it left: they are decided in their order.
     if not seqs or len(set(seqs)) < len(seqs):
         return [], range(len(seqs))
@@ -138,7 +138,8 @@ def extend(
             open_now = (queue.id, now_ms, expired_below(now_ms, settings.retention_s))
             # An earlier deadline than before ends an attempt too, unless that is over anyway.
             bounds = (begun_after_ms(deadline_ms), NEVER if are_over else deadline_ms)
-            changed, places = _held_open(db, Q.may_extend, receipts, (*open_now, deadline_ms, *bounds))
+            seqs, holders = [each.seq for each in receipts], [each.holder for each in receipts]
+            changed, places = _held_open(db, Q.may_extend, seqs, holders, (*open_now, deadline_ms, *bounds))
             if changed:
                 seqs = [facts[0] for facts in changed]
                 db.change_all(Q.move_deadlines, (deadline_ms, settings.retention_s * SECOND_MS), seqs)
