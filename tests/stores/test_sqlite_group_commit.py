@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -454,6 +455,27 @@ class Checkpointer:
     def wal_checkpoint(self, **given: Any) -> Any:
         self._checkpoint()
         return self._real.wal_checkpoint(**given)
+
+
+async def test_the_log_begins_anew_under_load_once_it_is_long(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(commit, "CHECKPOINT_WAL_PAGES", 1)
+    monkeypatch.setattr(commit, "RESTART_WAL_PAGES", 60)
+    monkeypatch.setattr(commit, "_QUICK_S", 600.0)
+    commits = store._commits
+    # As it is while operations go on: behind what a checkpoint has moved there is always something more.
+    monkeypatch.setattr(commits, "_checkpoint", lambda: (commits._wal_pages, commits._wal_pages - 1))
+    queue = await make_queue(store)
+    lengths = []
+    for n in range(100):
+        await store.send(queue, [a_message(str(n))])
+        lengths.append(commits._wal_pages)
+        await until_async(lambda: not commits._checkpointing)
+    ends = [length for length, following in pairwise(lengths) if following < length]
+    assert len(ends) > 2  # it began anew again and again
+    assert min(ends) >= 60 and max(ends) < 120  # and not at every checkpoint
+    assert (await store.counts(queue)).visible == 100
 
 
 async def test_a_checkpoint_that_hangs_holds_up_nothing(store: SqliteStore, monkeypatch: pytest.MonkeyPatch):

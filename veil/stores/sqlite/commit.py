@@ -10,7 +10,8 @@ slower disk works in a thread, and meanwhile the next group is already being app
 
 A checkpoint moves the WAL into the database and syncs that, which may take long on a bad disk. It runs on a connection and in a
 thread of its own, while the WAL goes on taking operations. The WAL can only begin anew once everything in it was moved, so
-under steady load the last few pages are moved with the operations held up, right after a checkpoint that was quick.
+under steady load the last few pages are moved with the operations held up, right after a checkpoint that was quick. That takes
+two syncs of the disk whatever it moves, some ten milliseconds, so it waits until the WAL is several checkpoints long.
 
 `synchronous=NORMAL` together with our own fdatasync of the WAL before any answer gives what `FULL` gives: SQLite itself
 still syncs the WAL before it checkpoints and the database before it starts the WAL anew. A failed sync is never
@@ -45,8 +46,11 @@ _Entry = tuple[Work, tuple[Any, ...], "asyncio.Future[Any]", Any]
 
 _log = logging.getLogger(__name__)
 
-# Keeps the WAL short: what a checkpoint costs, and what a damaged WAL could cost.
+# Pages that are not moved yet; keeps short what a checkpoint costs, and what a damaged WAL could cost.
 CHECKPOINT_WAL_PAGES = 2_000
+# From here on the WAL begins anew. When it did so after every checkpoint, a quick stream of holds was held up for a tenth of
+# its time.
+RESTART_WAL_PAGES = 8_000
 # A commit costs as much as some ten operations, so it waits for as long as each turn of the loop brings more of them; a group
 # of so many need not.
 GROUP_ENOUGH = 64
@@ -88,6 +92,7 @@ class GroupCommit:
         self._lease_time = lease_time
         lease_time.wait_under_way = self._wait_under_way
         self._wal_pages = 0
+        self._moved_pages = 0  # of them, by the latest checkpoint beside the operations
         # Takes the place of SQLite's own checkpoints, which would block the loop.
         connection.set_wal_hook(self._note_wal_pages)
         self._wal_fd = os.open(wal, os.O_RDONLY)
@@ -322,6 +327,8 @@ class GroupCommit:
         if self._db.reserve.is_released:
             # The disk is full: a WAL that goes on growing would eat up the room that receives and deletes are left with.
             self._can_finish = True
+        elif self._wal_pages - self._moved_pages < CHECKPOINT_WAL_PAGES:
+            return
         elif (started := time.monotonic()) >= self._not_before_s:
             self._checkpointing = True
             checkpoint = self._loop.run_in_executor(self._checkpoint_thread, self._checkpoint)
@@ -337,14 +344,19 @@ class GroupCommit:
             self._on_full()  # the WAL has it all, and that is synced: nothing is lost by waiting for room
         elif isinstance(error, _FATAL):
             self._fail(error, [])
+        if error is None:
+            _, moved = done.result()
+            # More than there is: the WAL has begun anew since.
+            self._moved_pages = moved if moved <= self._wal_pages else 0
         if error is not None or now_s - started > _QUICK_S:
             self._not_before_s = now_s + _SLOW_AGAIN_S
         else:
-            _, moved = done.result()
             # Where nothing came meanwhile the next transaction begins the WAL anew by itself.
-            self._can_finish = moved < self._wal_pages
+            self._can_finish = self._moved_pages < self._wal_pages and self._wal_pages >= RESTART_WAL_PAGES
 
     def _note_wal_pages(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
+        if pages <= self._wal_pages:  # it has begun anew
+            self._moved_pages = 0
         self._wal_pages = pages
         return apsw.SQLITE_OK
 
