@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from veil.core.clock import Trouble
 from veil.core.queue import QueueKey
@@ -255,19 +255,13 @@ _RECENT: Final = timedelta(days=7)  # a year of leases is not read for a few dra
 _EACH_MAX: Final = 2
 
 
-class _Pick(NamedTuple):
-    kind: str
-    queue: str
-    seq: int
-
-
 def collect_examples(leases: DataFrame, messages: DataFrame, until: datetime) -> list[Example]:
     """The examples from the last days before `until`, the most telling kind first."""
     recent = F.col("hour") >= until - _RECENT
     picks = _picked(leases.where(recent))
     if not picks:
         return []
-    own = F.col("seq").isin([pick.seq for pick in picks]) & recent
+    own = F.col("seq").isin(list(picks)) & recent
     names = [each.name for each in fields(ExampleLease)]
     bars_of: dict[int, list[ExampleLease]] = {}
     found = leases.where(own & F.col("received_at").isNotNull()).fillna(0, ["held_ms"])
@@ -275,25 +269,23 @@ def collect_examples(leases: DataFrame, messages: DataFrame, until: datetime) ->
         bars_of.setdefault(row.pop("seq"), []).append(ExampleLease(**row))
     found_messages = _rows(messages.where(own))
     examples = []
-    for pick in picks:
-        bars = tuple(bars_of.get(pick.seq, ()))
-        # In the dead letters a message may have a row of its own under the same key.
-        rows = sorted(
-            (row for row in found_messages if row["seq"] == pick.seq), key=lambda row: row["queue"] != pick.queue
-        )  # fmt: skip
+    for seq, (kind, queue) in picks.items():
+        bars = tuple(bars_of.get(seq, ()))
+        rows = [row for row in found_messages if row["seq"] == seq]
         if bars and rows:
-            message = rows[0]
+            # In the dead letters a message may have a row of its own under the same key.
+            message = next((row for row in rows if row["queue"] == queue), rows[0])
             examples.append(
                 Example(
-                    pick.kind, pick.queue, message["message_id"], message["message_type"],
+                    kind, queue, message["message_id"], message["message_type"],
                     message["sent_at"] or bars[0].received_at, message["outcome"], message["ended_at"], bars,
                 )
             )  # fmt: skip
     return examples
 
 
-def _picked(leases: DataFrame) -> list[_Pick]:
-    """For each kind the best of each queue, and of these the best few: one pass over the leases."""
+def _picked(leases: DataFrame) -> dict[int, tuple[str, str]]:
+    """For each kind the best of each queue, and of these the best few, by their keys; one pass over the leases."""
     crashed = F.col("how").isin(*LAPSED) & (F.col("outcome") == "crashed") & F.col("recovery_ms").isNotNull()
     renewed = (F.col("how") == "deleted") & (F.col("extensions") > 0)
     scores: dict[str, tuple[Column, list[Column]]] = {
@@ -309,9 +301,9 @@ def _picked(leases: DataFrame) -> list[_Pick]:
         # Structs compare by their parts in turn; null ones do not take part.
         best.append(F.max(F.when(where, F.struct(*named, F.col("seq")))).alias(kind))
     rows = leases.groupBy(*_KEY).agg(*best).collect()
-    picks: dict[int, _Pick] = {}
+    picks: dict[int, tuple[str, str]] = {}
     for kind in KINDS:
         known = (row for row in rows if row[kind] is not None)
         for row in sorted(known, key=lambda row: row[kind], reverse=True)[:_EACH_MAX]:
-            picks.setdefault(row[kind]["seq"], _Pick(kind, row["queue"], row[kind]["seq"]))
-    return list(picks.values())
+            picks.setdefault(row[kind]["seq"], (kind, row["queue"]))
+    return picks

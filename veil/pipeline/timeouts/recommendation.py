@@ -516,16 +516,14 @@ class Timeline:
         self._coming = iter(()) if schedule is None else schedule(timeout_s)
         self._at_s = [0.0]
         self._deadline_s = [float(timeout_s)]
-        self._ended = False
         self._arrays: tuple[Floats, Floats] | None = None
 
     def until(self, horizon_s: float) -> tuple[Floats, Floats]:
         """The instants up to the horizon at which a window began, the receive first, and the deadline of each. The last
         deadline is where the lease ends, unless that is beyond the horizon."""
-        while not self._ended and self._at_s[-1] < horizon_s:
-            renewal = next(self._coming, None)
-            if renewal is None or renewal.at_s >= self._deadline_s[-1]:  # too late: the window has ended
-                self._ended = True
+        while self._at_s[-1] < horizon_s and (renewal := next(self._coming, None)) is not None:
+            if renewal.at_s >= self._deadline_s[-1]:  # too late: the window has ended
+                self._coming = iter(())
                 break
             self._at_s.append(renewal.at_s)
             self._deadline_s.append(renewal.deadline_s)
