@@ -185,47 +185,35 @@ def _pair(origin: str, key_id: str, secret: str | None, token: str | None) -> Cr
 # Everything here may block on files, processes and the network, so it runs in a thread; botocore is imported on first use.
 
 
-class BotocoreCredentials:
-    """What botocore's own chain found, refreshed as botocore sees fit."""
+def _by_botocore(profile: str | None) -> Any:
+    """What botocore's whole chain finds for the profile (None: the one that the environment names); None if it finds nothing."""
+    try:
+        import botocore.session
+        from botocore.exceptions import BotoCoreError
+    except ImportError:
+        raise ApiError(
+            Failure.FATAL,
+            "NoCredentials",
+            "no credentials in the environment or the shared files; for roles, SSO, containers and instances: "
+            "pip install veilmq[aws]",
+        ) from None
+    try:
+        return botocore.session.Session(profile=profile).get_credentials()
+    except BotoCoreError as error:
+        raise _failed(error) from None
 
-    def __init__(self, found: Any) -> None:
-        self._found = found
 
-    @classmethod
-    def find(cls, profile: str | None) -> BotocoreCredentials | None:
-        """Run the whole chain for the profile (None: the one that the environment names); None if nothing was found."""
-        try:
-            import botocore.session
-            from botocore.exceptions import BotoCoreError
-        except ImportError:
-            raise ApiError(
-                Failure.FATAL,
-                "NoCredentials",
-                "no credentials in the environment or the shared files; for roles, SSO, containers and instances: "
-                "pip install veilmq[aws]",
-            ) from None
-        try:
-            found = botocore.session.Session(profile=profile).get_credentials()
-        except BotoCoreError as error:
-            raise _failed(error) from None
-        return cls(found) if found is not None else None
-
-    def refresh_needed(self) -> bool:
-        """Whether botocore would fetch newer ones by now; cheap, and never blocks."""
-        asked = getattr(self._found, "refresh_needed", None)  # static ones have no such question
-        return bool(asked()) if asked is not None else False
-
-    def freeze(self) -> Credentials:
-        """The keys as of now, refreshed first if it is time."""
-        try:
-            frozen = self._found.get_frozen_credentials()
-        except (
-            Exception
-        ) as error:  # the providers raise whatever their sources do: OSError, ValueError, RuntimeError, …
-            raise _failed(error) from None
-        return Credentials(
-            frozen.access_key, frozen.secret_key, frozen.token or None, f"botocore, {self._found.method}"
-        )
+def _frozen(found: Any) -> Credentials:
+    """Botocore's keys as of now, refreshed first if it is time."""
+    try:
+        frozen = found.get_frozen_credentials()
+    except (
+        Exception
+    ) as error:  # the providers raise whatever their sources do: OSError, ValueError, RuntimeError, …
+        raise _failed(error) from None
+    return Credentials(
+        frozen.access_key, frozen.secret_key, frozen.token or None, f"botocore, {found.method}"
+    )
 
 
 def _failed(error: Exception) -> ApiError:
@@ -260,19 +248,19 @@ class CredentialsSource:
         self._endpoint_url, self._dummies_will_do = endpoint_url, dummies_will_do
         self._monotonic = monotonic
         self._held = given
-        self._fetched: BotocoreCredentials | None = None
+        self._fetched: Any = None  # botocore's, which refreshes them as it sees fit
         self._ask_again_at_s = 0.0
         self._finding = asyncio.Lock()
 
     def ready(self) -> Credentials | None:
         """The credentials, if they are at hand and not due for a refresh."""
-        held, fetched = self._held, self._fetched
-        if held is None or fetched is None:
+        held = self._held
+        if held is None or self._fetched is None:
             return held
         now_s = self._monotonic()
         if now_s >= self._ask_again_at_s:
             # While one caller refreshes them, the others go on with what there is.
-            if fetched.refresh_needed() and not self._finding.locked():
+            if self._refresh_needed() and not self._finding.locked():
                 return None
             self._ask_again_at_s = now_s + _ASK_AGAIN_S
         return held
@@ -281,7 +269,7 @@ class CredentialsSource:
         """The credentials, found or refreshed first if need be; ApiError if there are none."""
         async with self._finding:
             held = self._held
-            if held is None or (self._fetched is not None and self._fetched.refresh_needed()):
+            if held is None or self._refresh_needed():
                 held = self._held = await asyncio.to_thread(self._find)
                 self._ask_again_at_s = self._monotonic() + _ASK_AGAIN_S
             return held
@@ -295,6 +283,11 @@ class CredentialsSource:
             held = self._held
         return held if held is not None and held != refused else None
 
+    def _refresh_needed(self) -> bool:
+        """Whether botocore would fetch newer ones by now; cheap, and never blocks."""
+        asked = getattr(self._fetched, "refresh_needed", None)  # static ones have no such question
+        return asked is not None and bool(asked())
+
     def _find(self) -> Credentials:
         try:
             return self._found()
@@ -306,7 +299,7 @@ class CredentialsSource:
 
     def _found(self) -> Credentials:
         if self._fetched is not None:
-            return self._fetched.freeze()
+            return _frozen(self._fetched)
         profile = read_profile(self._profile)
         found = static_credentials(profile)
         if found is not None:
@@ -314,11 +307,11 @@ class CredentialsSource:
         # Not asking the network for what a loopback server does not look at: off the cloud it takes seconds to learn of nothing.
         if self._dummies_will_do and not hints_at_others(profile):
             return DUMMY
-        self._fetched = BotocoreCredentials.find(self._profile)
+        self._fetched = _by_botocore(self._profile)
         if self._fetched is None:
             raise ApiError(
                 Failure.FATAL,
                 "NoCredentials",
                 f"no credentials for {self._endpoint_url}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
             )
-        return self._fetched.freeze()
+        return _frozen(self._fetched)
