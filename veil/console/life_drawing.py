@@ -119,12 +119,12 @@ HOW: Final = {
 
 
 class LifeMark(NamedTuple):
-    """One sign of a drawing, from one place to another; life_marks.html draws it."""
+    """One sign of a drawing, at a place, or from there to another; life_marks.html draws it."""
 
     shape: str  # line, bar, tick, dot, cut or text
     kind: str  # its class
     begin: float
-    end: float
+    end: float = 0.0
     title: str = ""
 
 
@@ -189,12 +189,13 @@ def _stay_row(stay: Stay, scale: LifeScale, now_ms: int) -> LifeRow:
         title = f"delayed until {utc(stay.delayed_until_ms)}"
         marks.append(LifeMark("bar", "delay", begin, scale.at(stay.delayed_until_ms), title))
     came = CAME.get(stay.came, stay.came)
-    marks.append(_dot(begin, f"came-{stay.came}", f"{came} {utc(stay.since_ms)}"))
+    marks.append(LifeMark("dot", f"came-{stay.came}", begin, title=f"{came} {utc(stay.since_ms)}"))
     words = []
     if stay.delayed_until_ms is not None:
         words.append(f"delayed {_length(stay.delayed_until_ms - stay.since_ms)}")
     if stay.went is not None and stay.until_ms is not None:
-        marks.append(_dot(end, f"went-{stay.went}", f"{WENT[stay.went]} {utc(stay.until_ms)}"))
+        title = f"{WENT[stay.went]} {utc(stay.until_ms)}"
+        marks.append(LifeMark("dot", f"went-{stay.went}", end, title=title))
         words.append(f"{WENT[stay.went]} after {_length(stay.until_ms - stay.since_ms)}")
     else:
         words.append("here now")
@@ -216,17 +217,16 @@ def _lease_row(lease: LeaseLife, scale: LifeScale, now_ms: int) -> LifeRow:
         late = scale.at(event.at_ms)
         if late > end:
             marks.append(LifeMark("line", "overrun", end, late))
-        marks.append(_dot(late, "late", f"{_late_words(event.kind)} {utc(event.at_ms)}"))
+        marks.append(LifeMark("dot", "late", late, title=f"{_late_words(event.kind)} {utc(event.at_ms)}"))
     if lease.renewals:
-        marks.append(
-            _tick(scale.at(lease.first_deadline_ms), "first", "the first deadline, passed by renewal")
-        )
-    marks += [
-        _tick(scale.at(each.at_ms), "renewal", f"renewed {utc(each.at_ms)} until {utc(each.deadline_ms)}")
-        for each in lease.renewals[-_TICKS_MAX:]
-    ]
+        first = scale.at(lease.first_deadline_ms)
+        marks.append(LifeMark("tick", "first", first, title="the first deadline, passed by renewal"))
+    for each in lease.renewals[-_TICKS_MAX:]:
+        title = f"renewed {utc(each.at_ms)} until {utc(each.deadline_ms)}"
+        marks.append(LifeMark("tick", "renewal", scale.at(each.at_ms), title=title))
     marks += _cuts(scale, end, deadline)
-    marks.append(_tick(deadline, "deadline", f"visibility deadline {utc(lease.deadline_ms)}"))
+    title = f"visibility deadline {utc(lease.deadline_ms)}"
+    marks.append(LifeMark("tick", "deadline", deadline, title=title))
     return LifeRow("lease", f"Attempt {lease.delivery}", words, how, marks)
 
 
@@ -279,19 +279,11 @@ def _axis(scale: LifeScale, now_ms: int) -> list[LifeMark]:
     texts = [(0.0, "start", "0 s"), (1.0, "end", f"+{_length(scale.end_ms - scale.begin_ms)}")]
     if scale.begin_ms < now_ms < scale.end_ms:
         place = scale.at(now_ms)
-        marks.append(LifeMark("tick", "now", place, place, f"now {utc(now_ms)}"))
+        marks.append(LifeMark("tick", "now", place, title=f"now {utc(now_ms)}"))
         if 0.12 < place < 0.8:
             texts.append((place, "middle", "now"))
     marks += [_cut(cut) for cut in scale.cuts]
-    return marks + [LifeMark("text", side, place, place, text) for place, side, text in texts]
-
-
-def _tick(place: float, kind: str, title: str) -> LifeMark:
-    return LifeMark("tick", kind, place, place, title)
-
-
-def _dot(place: float, kind: str, title: str) -> LifeMark:
-    return LifeMark("dot", kind, place, place, title)
+    return marks + [LifeMark("text", side, place, title=text) for place, side, text in texts]
 
 
 def _cut(cut: Cut) -> LifeMark:
