@@ -180,13 +180,6 @@ _BYTES_MAX: Final = 4 << 20
 class LeaseOver(VeilError):
     """The lease that was looked at has ended: deleted, released, lapsed, or received anew."""
 
-    def __init__(self, message_id: str) -> None:
-        super().__init__(
-            f"the lease of message {message_id} has ended since it was shown"
-            if message_id
-            else "the message is gone"
-        )
-
 
 class LeaseName(NamedTuple):
     """Which lease is meant: one delivery of one message."""
@@ -221,10 +214,10 @@ async def leased_message(service: Service, queue: Queue, name: LeaseName) -> Sto
     """The message of an open lease; raises LeaseOver where the lease is not open any more."""
     message = await peek_one(service.store, queue, name.seq)
     if message is None:
-        raise LeaseOver("")
+        raise LeaseOver("the message is gone")
     is_open = message.state == State.IN_FLIGHT and (message.due_at_ms or 0) > service.clock.now_ms()
     if not is_open or message.delivery != name.delivery:
-        raise LeaseOver(message.message_id)
+        raise LeaseOver(f"the lease of message {message.message_id} has ended since it was shown")
     return message
 
 
