@@ -22,6 +22,7 @@ from veil.cli.app import group
 from veil.cli.failures import CommandFailed, in_words
 from veil.cli.options import (
     AsJson,
+    DataDirectory,
     Endpoint,
     QueueName,
     Region,
@@ -35,11 +36,11 @@ from veil.cli.options import (
 )
 from veil.cli.output import echo, echo_err, echo_json, echo_object, show_table
 from veil.cli.pipeline.options import (
-    Data,
     JournalPlace,
     SparkOptions,
     TablesPlace,
     places,
+    read_beside,
     spark_when_needed,
     with_spark,
     with_tables,
@@ -221,7 +222,7 @@ def run(
     ),
     webhook: str | None = option("--webhook URL", "Post each decision to this URL as JSON."),
     audit: Path | None = option("--audit FILE", "The audit log. Default: the server's, DATA/audit.jsonl."),
-    data: Data = None,
+    data: DataDirectory = None,
     journal: JournalPlace = None,
     tables: TablesPlace = None,
     endpoint: Endpoint = None,
@@ -401,13 +402,8 @@ def _leave_with_input() -> None:
 
 
 def _state(tables: Storage) -> AutopilotState:
-    try:
-        return decode_state(tables.read(FILE))
-    except FileNotFoundError:
-        text = f"no autopilot has run on {tables.uri} yet; start one with: veil autopilot"
-        raise CommandFailed(text) from None
-    except StateUnreadable as refused:
-        raise CommandFailed(f"{tables.uri}: {refused}") from None
+    otherwise = f"no autopilot has run on {tables.uri} yet; start one with: veil autopilot"
+    return read_beside(tables, FILE, decode_state, otherwise)
 
 
 def _as_json(queue: str, state: PilotedQueue, decision: Decision, undo: str | None) -> dict[str, Any]:

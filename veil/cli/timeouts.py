@@ -15,7 +15,7 @@ from veil.cli.app import group
 from veil.cli.failures import CommandFailed, confirm
 from veil.cli.options import AsJson, DryRun, Yes, argument, complete_queue, with_client
 from veil.cli.output import drawn_width, echo, echo_err, echo_json, is_terminal, show_table
-from veil.cli.pipeline.options import with_tables
+from veil.cli.pipeline.options import read_beside, with_tables
 from veil.cli.queue import set_timeout_command, visibility_timeout_s
 from veil.client.api import ApiError, Failure, plain
 from veil.core.findings import (
@@ -23,7 +23,6 @@ from veil.core.findings import (
     NO_RENEWAL,
     Finding,
     Findings,
-    FindingsUnreadable,
     WithPolicy,
     after_losses,
     decode,
@@ -321,13 +320,8 @@ def _show_plan(findings: Findings, planned: list[Planned]) -> None:
 
 def read_findings(tables: Storage) -> Findings:
     """The findings beside the tables; raises CommandFailed where there are none."""
-    try:
-        return decode(tables.read(FILE))
-    except FileNotFoundError:
-        text = f"no {FILE} in {tables.uri}; create it with: veil pipeline timeouts"
-        raise CommandFailed(text) from None
-    except FindingsUnreadable as refused:
-        raise CommandFailed(f"{tables.uri}: {refused}") from None
+    otherwise = f"no {FILE} in {tables.uri}; create it with: veil pipeline timeouts"
+    return read_beside(tables, FILE, decode, otherwise)
 
 
 def _expect_known(findings: Findings, queues: Sequence[str]) -> None:

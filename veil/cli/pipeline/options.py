@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, cast
 
 from veil.cli.failures import CommandFailed
 from veil.cli.options import DataDirectory, connect, server_settings, shared, widened
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 # Spark and the server's settings are imported when they are used: `--help` needs neither.
 
-Data = DataDirectory
+T = TypeVar("T")
+
 JournalPlace = Annotated[
     str | None,
     shared(
@@ -50,7 +51,7 @@ class SparkOptions(NamedTuple):
 
 def with_tables(command: Callable[..., None]) -> Callable[..., None]:
     """The command with --data and --tables; its `tables` is the directory that they name. So for its `journal`, if it has one."""
-    options = {"data": Data, "journal": JournalPlace, "tables": TablesPlace}
+    options = {"data": DataDirectory, "journal": JournalPlace, "tables": TablesPlace}
     has_journal = "journal" in inspect.signature(command).parameters
     if not has_journal:
         del options["journal"]
@@ -101,6 +102,16 @@ def place_of(name: str, where: str) -> Storage:
         return Storage.at(where)
     except ValueError as expected:
         raise CommandFailed(f"{name} {where!r}: expected {expected}") from None
+
+
+def read_beside(tables: Storage, file: str, decode: Callable[[bytes], T], otherwise: str) -> T:
+    """What a file beside the tables says; raises CommandFailed, with the text `otherwise` where there is none."""
+    try:
+        return decode(tables.read(file))
+    except FileNotFoundError:
+        raise CommandFailed(otherwise) from None
+    except ValueError as refused:
+        raise CommandFailed(f"{tables.uri}: {refused}") from None
 
 
 def _server_places(data: str | None) -> tuple[Path, str | None]:

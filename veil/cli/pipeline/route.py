@@ -12,6 +12,7 @@ from veil import words
 from veil.cli import output
 from veil.cli.options import (
     AsJson,
+    DataDirectory,
     Endpoint,
     Region,
     flag,
@@ -24,7 +25,6 @@ from veil.cli.options import (
 from veil.cli.output import echo_err, echo_json, echo_object
 from veil.cli.pipeline import pipeline_app
 from veil.cli.pipeline.options import (
-    Data,
     SparkOptions,
     TablesPlace,
     place_of,
@@ -186,7 +186,7 @@ def route(
     dry_run: bool = flag("--dry-run", "Show the rules, then exit."),
     endpoint: Endpoint = None,
     region: Region = None,
-    data: Data = None,
+    data: DataDirectory = None,
     tables: TablesPlace = None,
     as_json: AsJson = False,
 ) -> None:
