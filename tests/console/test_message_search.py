@@ -12,7 +12,7 @@ import pytest
 
 from tests.console.web import Visitor
 from veil.console.messages import Search, read_search, search_messages
-from veil.console.queue_views import LeaseName, LeaseOver, leased_message, open_leases
+from veil.console.pages.queue_messages import LeaseName, LeaseOver, leased_message, open_leases
 from veil.console.web import read_query
 from veil.core.clock import ManualClock
 from veil.core.message_rules import Draft

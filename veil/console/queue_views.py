@@ -9,23 +9,18 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from veil import words
 from veil.console.charts import Chart, Line, Shade, time_chart
-from veil.console.messages import Search, search_messages
 from veil.console.templates import STATES, milliseconds, rate
 from veil.console.visit import Visit
 from veil.console.web import Role, live, page, queue_link
-from veil.core.errors import VeilError
 from veil.core.lease import State
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue, QueueCounts, QueueKey, parse_arn
 from veil.core.sequence import instant_of
-from veil.core.text import seq_number, whole_number
 from veil.journal.attempts import Life, tell
 from veil.journal.lives import LifeEvent
 from veil.service.attempts import KnownHolder
 from veil.service.history import HOURS, MINUTES, WEEK, QueueDepth, QueueHistory, Resolution, queue_depths
-from veil.service.messages import SearchPage
 from veil.service.service import Service, peek_one
-from veil.service.time_slices import TimeSlice
 from veil.wire.exchange import Response
 
 # ---- messages
@@ -167,58 +162,6 @@ def _missing(present: CurrentMessage, events: list[LifeEvent]) -> list[LifeEvent
             )
         )
     return added
-
-
-# ---- leases
-
-PAGE_LEASES: Final = 100
-# Looked at once a second for as long as somebody watches: less than what a single search may cost.
-_ROWS_MAX: Final = 2_000
-_BYTES_MAX: Final = 4 << 20
-
-
-class LeaseOver(VeilError):
-    """The lease that was looked at has ended: deleted, released, lapsed, or received anew."""
-
-
-class LeaseName(NamedTuple):
-    """Which lease is meant: one delivery of one message."""
-
-    seq: int
-    delivery: int
-
-    @classmethod
-    def read(cls, text: str) -> LeaseName | None:
-        """The name in a form's field, or None."""
-        seq, _, delivery = text.partition(":")
-        numbers = seq_number(seq), whole_number(delivery)
-        return None if numbers[0] is None or numbers[1] is None else cls(numbers[0], numbers[1])
-
-
-async def open_leases(service: Service, queue: Queue, after: int, time_slice: TimeSlice) -> SearchPage:
-    """The messages in flight behind that seq, the oldest first; no more rows are looked at than needed to find them all."""
-    in_flight = (await service.store.counts(queue)).in_flight
-    return await search_messages(
-        service,
-        queue,
-        Search(state="in-flight", after=after),
-        time_slice,
-        page_rows=PAGE_LEASES,
-        rows_max=_ROWS_MAX,
-        bytes_max=_BYTES_MAX,
-        enough=None if after else in_flight,
-    )
-
-
-async def leased_message(service: Service, queue: Queue, name: LeaseName) -> StoredMessage:
-    """The message of an open lease; raises LeaseOver where the lease is not open any more."""
-    message = await peek_one(service.store, queue, name.seq)
-    if message is None:
-        raise LeaseOver("the message is gone")
-    is_open = message.state == State.IN_FLIGHT and (message.due_at_ms or 0) > service.clock.now_ms()
-    if not is_open or message.delivery != name.delivery:
-        raise LeaseOver(f"the lease of message {message.message_id} has ended since it was shown")
-    return message
 
 
 # ---- counts

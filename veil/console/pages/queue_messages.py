@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from veil.console.changes import Change, ChangeResult, Difference, change, done_of, queue_command
 from veil.console.messages import PAGE_ROWS, Search, chosen_of, read_search, search_messages
-from veil.console.queue_views import (
-    PAGE_LEASES,
-    CurrentMessage,
-    LeaseName,
-    leased_message,
-    open_leases,
-    queue_view,
-)
+from veil.console.queue_views import CurrentMessage, queue_view
 from veil.console.visit import Visit
 from veil.console.web import FormRefused, NumberField, Role, page, queue_link
 from veil.core.errors import VeilError
+from veil.core.lease import State
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue
 from veil.core.sequence import SEQ_MAX
+from veil.core.text import seq_number, whole_number
 from veil.service.messages import SearchPage, delete, extend_lease
+from veil.service.service import Service, peek_one
+from veil.service.time_slices import TimeSlice
 from veil.words import exact_length, plural
 
 
@@ -85,6 +82,55 @@ def deletion(visit: Visit, queue: Queue, chosen: Sequence[tuple[int, str]], back
 
 
 # ---- leases
+
+PAGE_LEASES: Final = 100
+# Looked at once a second for as long as somebody watches: less than what a single search may cost.
+_LEASE_ROWS_MAX: Final = 2_000
+_LEASE_BYTES_MAX: Final = 4 << 20
+
+
+class LeaseOver(VeilError):
+    """The lease that was looked at has ended: deleted, released, lapsed, or received anew."""
+
+
+class LeaseName(NamedTuple):
+    """Which lease is meant: one delivery of one message."""
+
+    seq: int
+    delivery: int
+
+    @classmethod
+    def read(cls, text: str) -> LeaseName | None:
+        """The name in a form's field, or None."""
+        seq, _, delivery = text.partition(":")
+        numbers = seq_number(seq), whole_number(delivery)
+        return None if numbers[0] is None or numbers[1] is None else cls(numbers[0], numbers[1])
+
+
+async def open_leases(service: Service, queue: Queue, after: int, time_slice: TimeSlice) -> SearchPage:
+    """The messages in flight behind that seq, the oldest first; no more rows are looked at than needed to find them all."""
+    in_flight = (await service.store.counts(queue)).in_flight
+    return await search_messages(
+        service,
+        queue,
+        Search(state="in-flight", after=after),
+        time_slice,
+        page_rows=PAGE_LEASES,
+        rows_max=_LEASE_ROWS_MAX,
+        bytes_max=_LEASE_BYTES_MAX,
+        enough=None if after else in_flight,
+    )
+
+
+async def leased_message(service: Service, queue: Queue, name: LeaseName) -> StoredMessage:
+    """The message of an open lease; raises LeaseOver where the lease is not open any more."""
+    message = await peek_one(service.store, queue, name.seq)
+    if message is None:
+        raise LeaseOver("the message is gone")
+    is_open = message.state == State.IN_FLIGHT and (message.due_at_ms or 0) > service.clock.now_ms()
+    if not is_open or message.delivery != name.delivery:
+        raise LeaseOver(f"the lease of message {message.message_id} has ended since it was shown")
+    return message
 
 
 @queue_view("in-flight", live_parts={"lease-rows": "queue_lease_rows.html"})
