@@ -11,7 +11,7 @@ from veil import words
 from veil.console.charts import Chart, Line, Shade, time_chart
 from veil.console.templates import STATES, milliseconds, rate
 from veil.console.visit import Visit
-from veil.console.web import Role, live, page, queue_link
+from veil.console.web import Role, live, queue_link, view
 from veil.core.lease import State
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue, QueueCounts, QueueKey, parse_arn
@@ -248,37 +248,29 @@ async def queue_head(visit: Visit, tab: str = "") -> Head:
 def queue_view(
     tab: str, *, needs: Role = Role.VIEWER, live_parts: Mapping[str, str] | None = None
 ) -> Callable[[QueueValues], Callable[[Visit], Awaitable[Response]]]:
-    """The page of a queue's tab, by the tab's own template, and its stream, from the same values: the stream draws the counts and
-    the parts again, each by the id of its element. Values that say `is_still` have a page whose parts do not move."""
-    path, template = f"/queues/{{region}}/{{name}}/{tab}", f"queue_{tab.replace('-', '_')}.html"
+    """The page of a queue's tab, by the tab's own template, and its stream, which draws the counts and the parts again. Values
+    that say `is_still` have a page whose parts do not move."""
 
     def put(values: QueueValues) -> Callable[[Visit], Awaitable[Response]]:
-        async def shown(visit: Visit) -> Response:
+        async def with_head(visit: Visit) -> Mapping[str, Any]:
             head = await queue_head(visit, tab)
             found = await values(visit, head.queue)
+            sources = visit.service.store.dead_letter_sources
             moves = live_parts and not found.get("is_still")
-            return await visit.page(
-                template,
-                title=f"{head.queue.name} · {tab.replace('-', ' ').capitalize()}",
-                head=head,
-                queue=head.queue,
-                holds_dead_letters=await visit.service.store.dead_letter_sources(head.queue.key, limit=1),
-                live_path=f"{head.address}/{tab}/live?{visit.query_with()}"
+            return {
+                "title": f"{head.queue.name} · {tab.replace('-', ' ').capitalize()}",
+                "head": head,
+                "queue": head.queue,
+                "holds_dead_letters": not visit.is_live and await sources(head.queue.key, limit=1),
+                "live_path": f"{head.address}/{tab}/live?{visit.query_with()}"
                 if moves
                 else f"{head.address}/live",
                 **found,
-            )
+            }
 
-        async def drawn(visit: Visit) -> Mapping[str, str]:
-            head = await queue_head(visit)
-            found = await values(visit, head.queue)
-            parts = {**FACTS, **(live_parts or {})}
-            return {name: await visit.fragment(part, head=head, **found) for name, part in parts.items()}
-
-        page(path, needs=needs)(shown)
-        if live_parts:
-            live(f"{path}/live", needs=needs)(drawn)
-        return shown
+        path, template = f"/queues/{{region}}/{{name}}/{tab}", f"queue_{tab.replace('-', '_')}.html"
+        parts = {**FACTS, **live_parts} if live_parts else {}
+        return view(path, template, live_parts=parts, needs=needs)(with_head)
 
     return put
 

@@ -317,21 +317,23 @@ def live(path: str, *, needs: Role = Role.VIEWER) -> Callable[[H], H]:
 
 
 def view(
-    path: str, template: str, *, title: str, live_parts: Mapping[str, str]
-) -> Callable[[ViewValues], ViewValues]:
-    """A page and its stream, from the same values: the stream draws the parts again, each by the id of its element."""
+    path: str, template: str, *, title: str = "", live_parts: Mapping[str, str], needs: Role = Role.VIEWER
+) -> Callable[[ViewValues], Callable[[Visit], Awaitable[Response]]]:
+    """A page and its stream, from the same values: the stream draws the parts again, each by the id of its element. The values
+    may have another title; without parts there is no stream."""
 
-    def put(values: ViewValues) -> ViewValues:
+    def put(values: ViewValues) -> Callable[[Visit], Awaitable[Response]]:
         async def shown(visit: Visit) -> Response:
-            return await visit.page(template, title=title, **await values(visit))
+            return await visit.page(template, **{"title": title, **await values(visit)})
 
         async def drawn(visit: Visit) -> Mapping[str, str]:
             found = await values(visit)
             return {name: await visit.fragment(part, **found) for name, part in live_parts.items()}
 
-        page(path)(shown)
-        live(f"{path}/live")(drawn)
-        return values
+        page(path, needs=needs)(shown)
+        if live_parts:
+            live(f"{path}/live", needs=needs)(drawn)
+        return shown
 
     return put
 
