@@ -4,6 +4,7 @@ messages at once (purge)."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -110,8 +111,12 @@ def _held_open(
     if holders.count(holders[0]) == len(holders):  # as all of a first delivery have
         found = db.execute_for(query, (holders[0], *given), seqs)
     else:
+        alike: dict[int, list[int]] = {}  # seqs by holder: those of one delivery are looked at together
         for seq, holder in zip(seqs, holders, strict=True):
-            found += db.execute_for(query, (holder, *given), (seq,))
+            alike.setdefault(holder, []).append(seq)
+        for holder, own in alike.items():
+            found += db.execute_for(query, (holder, *given), own)
+        found.sort(key=itemgetter(0))  # keys without a gap are changed at once
     if len(found) == len(seqs):
         return found, ()
     known = {facts[0] for facts in found}
