@@ -23,6 +23,7 @@ from veil.core.queue import QueueSettings
 # XML 1.0's set, looked at in UTF-8: the controls below blank except tab, line feed and return, and U+FFFE
 # and U+FFFF. Surrogates need no place here, they cannot be encoded.
 _CONTROLS: Final = bytes(set(range(0x20)) - {0x09, 0x0A, 0x0D})
+_WITHOUT_CONTROLS: Final = bytes.maketrans(_CONTROLS, b" " * len(_CONTROLS))
 _NOT_CHARACTERS: Final = (b"\xef\xbf\xbe", b"\xef\xbf\xbf")
 
 _IDENTIFIER: Final = re.compile(rf"[!-~]{{1,{IDENTIFIER_MAX}}}\Z")
@@ -206,8 +207,8 @@ def _is_text(text: str) -> bool:
 
 
 def _is_xml_text(utf8: bytes) -> bool:
-    # Quicker than to look at each character, four times in a long text.
-    if len(utf8.translate(None, _CONTROLS)) != len(utf8):
+    # Quicker than to look at each character, and than to leave the controls out.
+    if utf8.translate(_WITHOUT_CONTROLS) != utf8:
         return False
     return utf8.isascii() or not any(sequence in utf8 for sequence in _NOT_CHARACTERS)
 
