@@ -131,7 +131,12 @@ FROM_TO: Final = "Must be >= {low} and <= {high}, if provided."
 def check_range(parameter: str, value: int, low: int, high: int, reason: str = BETWEEN) -> None:
     """Raise ParameterRefused with the reason unless the value lies between the two, both included."""
     if not low <= value <= high:
-        raise ParameterRefused(parameter, value, reason.format(low=low, high=high))
+        raise out_of_range(parameter, value, low, high, reason)
+
+
+def out_of_range(parameter: str, value: int, low: int, high: int, reason: str = BETWEEN) -> ParameterRefused:
+    """What `check_range` raises."""
+    return ParameterRefused(parameter, value, reason.format(low=low, high=high))
 
 
 _V = TypeVar("_V")

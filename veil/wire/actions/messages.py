@@ -19,7 +19,7 @@ from veil.service.service import Service
 from veil.wire import shapes
 from veil.wire.call import BULK_OFFER, Call
 from veil.wire.large import LARGE_BYTES, in_thread
-from veil.wire.request_errors import FROM_TO, ParameterMissing, Unsupported, check_range
+from veil.wire.request_errors import FROM_TO, ParameterMissing, Unsupported, check_range, out_of_range
 from veil.wire.sqs_codes import Situation, worded
 
 _DELAY_RANGE: Final = "DelaySeconds must be >= {low} and <= {high}."
@@ -108,7 +108,9 @@ async def change_message_visibility(call: Call, given: shapes.ChangeMessageVisib
     call.announce_grace(queue)
     if not given.ReceiptHandle:
         raise ParameterMissing("ReceiptHandle")
-    visibility_s = _visibility_s(given)
+    visibility_s = given.VisibilityTimeout
+    if visibility_s is None or not 0 <= visibility_s <= limits.VISIBILITY_MAX_S:
+        raise _visibility_refusal(visibility_s)
     (refusal,) = await extend_lease(
         call.service,
         queue,
@@ -120,12 +122,10 @@ async def change_message_visibility(call: Call, given: shapes.ChangeMessageVisib
         raise refusal
 
 
-def _visibility_s(given: shapes.ChangeMessageVisibilityInput | shapes.VisibilityEntry) -> int:
-    visibility_s = given.VisibilityTimeout
+def _visibility_refusal(visibility_s: int | None) -> VeilError:
     if visibility_s is None:
-        raise ParameterMissing("VisibilityTimeout")
-    check_range("VisibilityTimeout", visibility_s, 0, limits.VISIBILITY_MAX_S, FROM_TO)
-    return visibility_s
+        return ParameterMissing("VisibilityTimeout")
+    return out_of_range("VisibilityTimeout", visibility_s, 0, limits.VISIBILITY_MAX_S, FROM_TO)
 
 
 # ---- from the parameters of a send to a draft
@@ -269,18 +269,16 @@ async def change_message_visibility_batch(
     """ChangeMessageVisibilityBatch."""
     queue = await call.queue(given.QueueUrl)
     call.announce_grace(queue)
-    entries = asked = checked_entries(given.Entries, call.count_max(len(given.Entries or ())))
+    asked: list[shapes.VisibilityEntry] = []
+    changes: list[tuple[str, int]] = []
     refusals: dict[str, VeilError] = {}
-    changes = [(entry.ReceiptHandle, entry.VisibilityTimeout or 0) for entry in entries]
-    seconds = [visibility_s for _, visibility_s in changes]
-    if 0 in seconds or min(seconds) < 0 or max(seconds) > limits.VISIBILITY_MAX_S:
-        for entry in entries:
-            try:
-                _visibility_s(entry)
-            except VeilError as refusal:
-                refusals[entry.Id] = refusal
-        asked = [entry for entry in entries if entry.Id not in refusals]
-        changes = [(entry.ReceiptHandle, entry.VisibilityTimeout or 0) for entry in asked]
+    for entry in checked_entries(given.Entries, call.count_max(len(given.Entries or ()))):
+        visibility_s = entry.VisibilityTimeout
+        if visibility_s is None or not 0 <= visibility_s <= limits.VISIBILITY_MAX_S:
+            refusals[entry.Id] = _visibility_refusal(visibility_s)
+        else:
+            asked.append(entry)
+            changes.append((entry.ReceiptHandle, visibility_s))
     reported = call.reported(queue, asked)
     answers = await extend_lease(call.service, queue, changes, caller=call.caller, reported=reported)
     return _done(call, asked, answers, refusals)
