@@ -68,10 +68,6 @@ class LeaseEvent(NamedTuple):
     facts: tuple[Any, ...]
 
 
-def _event(name: str, held: Held, *facts: object) -> LeaseEvent:
-    return LeaseEvent(name, held, facts)
-
-
 # The service counts the twelve hours too, and sees the request later than it was sent.
 _LIFETIME_MARGIN_S = 1
 # A failed try is followed by the next after a 25th of what is left, closer as it gets urgent: forty to seventy tries in half
@@ -99,6 +95,7 @@ class Ledger:
         self._heap: list[tuple[float, int, Held]] = []
         self._numbers = count()
         self._epoch_s = 0.0
+        self._events: list[LeaseEvent] = []  # that nobody has been told of yet
         self._answer_s = 0.0  # how long answers have taken lately, at most
 
     def __len__(self) -> int:
@@ -192,7 +189,6 @@ class Ledger:
     def due(self, now_s: float) -> tuple[list[LeaseEvent], list[list[DueRenewal]]]:
         """What has happened by itself, losses first, and the renewals to send, ten to a call."""
         lost: list[LeaseEvent] = []
-        events: list[LeaseEvent] = []
         renewals: list[DueRenewal] = []
         while self.next_s() <= now_s:
             held = heapq.heappop(self._heap)[2]
@@ -204,10 +200,10 @@ class Ledger:
             elif held.lease.noticed is LeaseStatus.ENDED:  # and whoever ended it forgot to say so
                 self._remove(held)
             else:
-                self._look(held, now_s, events, renewals)
+                self._look(held, now_s, renewals)
         if renewals:
-            self._fill_up(now_s, events, renewals)
-        return lost + events, self._calls(renewals)
+            self._fill_up(now_s, renewals)
+        return lost + self._untold(), self._calls(renewals)
 
     def timeout_s(self, call: Sequence[DueRenewal], now_s: float) -> float:
         """How long to wait for the answer of a call that is sent now."""
@@ -223,7 +219,6 @@ class Ledger:
         self, call: Sequence[DueRenewal], results: Sequence[ApiError | None], asked_at_s: float, now_s: float
     ) -> list[LeaseEvent]:
         """What the answer to a call means for its leases; one that was let go meanwhile is nobody's concern."""
-        events: list[LeaseEvent] = []
         # One draw for the whole call: its leases fail together, and are tried again together.
         jitter = 0.5 + self._random.random()
         if None in results:
@@ -234,15 +229,22 @@ class Ledger:
             if held.gone:
                 continue
             if problem is None:
-                self._granted(renewal, asked_at_s, events)
+                self._granted(renewal, asked_at_s)
             elif problem.failure is Failure.LOST:
-                events.append(self._lose(held, f"the service says: {problem}"))
+                self._events.append(self._lose(held, f"the service says: {problem}"))
                 continue
             elif problem.failure is Failure.CAPPED:
-                self._cap(held, f"the service says: {problem}", events)
+                self._cap(held, f"the service says: {problem}")
             else:
-                self._try_again(held, problem, jitter, now_s, events)
+                self._try_again(held, problem, jitter, now_s)
             self._schedule(held)
+        return self._untold()
+
+    def _happened(self, name: str, held: Held, *facts: object) -> None:
+        self._events.append(LeaseEvent(name, held, facts))
+
+    def _untold(self) -> list[LeaseEvent]:
+        events, self._events = self._events, []
         return events
 
     # ---- one lease
@@ -287,32 +289,27 @@ class Ledger:
         held.next_s = next_s
         heapq.heappush(self._heap, (next_s, next(self._numbers), held))
 
-    def _look(self, held: Held, now_s: float, events: list[LeaseEvent], renewals: list[DueRenewal]) -> None:
+    def _look(self, held: Held, now_s: float, renewals: list[DueRenewal]) -> None:
         if not held.lease.by_hand and not held.last:
             if now_s >= self._end_s(held):
-                self._cap(
-                    held,
-                    f"it was renewed for {now_s - held.held_at_s:.0f} s, the most that is allowed",
-                    events,
-                )
+                held_s = now_s - held.held_at_s
+                self._cap(held, f"it was renewed for {held_s:.0f} s, the most that is allowed")
             else:
                 if not held.warned and now_s >= self._warn_at_s(held):
                     held.warned = True
-                    events.append(_event("warned", held, self._end_s(held)))
+                    self._happened("warned", held, self._end_s(held))
                 if now_s >= self._due_s(held):
-                    self._begin_renewal(held, now_s, events, renewals)
+                    self._begin_renewal(held, now_s, renewals)
         self._schedule(held)
 
-    def _begin_renewal(
-        self, held: Held, now_s: float, events: list[LeaseEvent], renewals: list[DueRenewal]
-    ) -> None:
+    def _begin_renewal(self, held: Held, now_s: float, renewals: list[DueRenewal]) -> None:
         # One series of tries asks for one length: a cut call that arrives late then can only lengthen the window.
         try:
             ask_s = held.asking_s if held.tries else self.policy.ask_s(held, now_s)
         except (
             Exception
         ) as error:  # of a policy that somebody wrote: the others in this call must not miss theirs
-            self._cap(held, f"its policy failed: {error!r}", events)
+            self._cap(held, f"its policy failed: {error!r}")
             return
         left_s = math.floor(held.received_at_s + LIFETIME_S - _LIFETIME_MARGIN_S - now_s + 1e-6)
         clamped = ask_s > left_s
@@ -320,13 +317,13 @@ class Ledger:
             why = (
                 "twelve hours after the receive" if clamped else "the most that is allowed after the receive"
             )
-            self._cap(held, f"it cannot be renewed beyond {why}", events)
+            self._cap(held, f"it cannot be renewed beyond {why}")
             return
         held.asking_s = ask_s
         held.under_way = True
         renewals.append(DueRenewal(held, min(ask_s, left_s), clamped))
 
-    def _fill_up(self, now_s: float, events: list[LeaseEvent], renewals: list[DueRenewal]) -> None:
+    def _fill_up(self, now_s: float, renewals: list[DueRenewal]) -> None:
         """Places left in the last call cost nothing: give them to those that are due next."""
         aside: list[tuple[float, int, Held]] = []
         horizon_s = now_s + 60.0
@@ -339,7 +336,7 @@ class Ledger:
             elif held.together:
                 self._part(held)
             else:
-                self._begin_renewal(held, now_s, events, renewals)
+                self._begin_renewal(held, now_s, renewals)
                 self._schedule(held)
         for entry in aside:
             heapq.heappush(self._heap, entry)
@@ -352,20 +349,18 @@ class Ledger:
             same[at : at + BATCH_MAX] for same in by_queue.values() for at in range(0, len(same), BATCH_MAX)
         ]
 
-    def _granted(self, renewal: DueRenewal, asked_at_s: float, events: list[LeaseEvent]) -> None:
+    def _granted(self, renewal: DueRenewal, asked_at_s: float) -> None:
         held = renewal.held
         held.asked_at_s, held.deadline_s = asked_at_s, asked_at_s + renewal.ask_s
         held.renewals += 1
         held.tries, held.retry_s, held.problem, held.refused = 0, math.inf, "", False
         held.unanswered = False
         held.lease.renewed(held.deadline_s)
-        events.append(_event("renewed", held, renewal.ask_s))
+        self._happened("renewed", held, renewal.ask_s)
         if renewal.clamped:
-            self._cap(held, "it cannot be renewed beyond twelve hours after the receive", events)
+            self._cap(held, "it cannot be renewed beyond twelve hours after the receive")
 
-    def _try_again(
-        self, held: Held, problem: ApiError, jitter: float, now_s: float, events: list[LeaseEvent]
-    ) -> None:
+    def _try_again(self, held: Held, problem: ApiError, jitter: float, now_s: float) -> None:
         held.tries += 1
         held.problem = str(problem)
         held.unanswered = problem.failure is Failure.UNREACHABLE
@@ -388,17 +383,17 @@ class Ledger:
             gap_s = left_s / 2  # the last one still gets a chance to be answered
         held.retry_s = now_s + gap_s
         if problem.failure is not Failure.REFUSED or not held.refused:
-            events.append(_event("failed", held, problem, held.retry_s < now_s + lost_in_s))
+            self._happened("failed", held, problem, held.retry_s < now_s + lost_in_s)
         held.refused = problem.failure is Failure.REFUSED
 
-    def _cap(self, held: Held, why: str, events: list[LeaseEvent]) -> None:
+    def _cap(self, held: Held, why: str) -> None:
         if held.last:
             return
         held.last, held.why_last = True, why
         if not held.warned:
             held.warned = True
-            events.append(_event("warned", held, held.deadline_s))
-        events.append(_event("capped", held, why))
+            self._happened("warned", held, held.deadline_s)
+        self._happened("capped", held, why)
 
     # Not `lease.lost`, which may call whoever waits for it while the caller has us locked.
     def _is_lost(self, held: Held, now_s: float) -> bool:
@@ -407,7 +402,7 @@ class Ledger:
 
     def _lose(self, held: Held, why: str = "") -> LeaseEvent:
         self._remove(held)
-        return _event("lost", held, why or held.lease.why or self._why_lapsed(held))
+        return LeaseEvent("lost", held, (why or held.lease.why or self._why_lapsed(held),))
 
     def _part(self, held: Held) -> None:
         """Something is due for those that stand together: each gets a place of its own."""
