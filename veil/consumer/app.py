@@ -273,9 +273,7 @@ class Consumer:
             loop.add_signal_handler(number, self._signalled, number)
         self._signals = 0
         try:
-            starting = asyncio.ensure_future(self.start())
-            await asyncio.wait([starting])
-            starting.result()
+            await self.start()
             await self.wait()
         finally:
             for number in _SIGNALS:
