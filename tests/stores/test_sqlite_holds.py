@@ -38,7 +38,7 @@ async def four_holds(store: SqliteStore) -> Queue:
 async def test_a_deletion_that_a_crash_cut_short_is_closed_at_once_and_goes_on_when_repeated(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holds, "MEMBERS_AT_ONCE", 2)
+    monkeypatch.setattr(holds, "DELETED_AT_ONCE", 2)
     async with open_store(tmp_path / "live", clock) as store:
         queue = await four_holds(store)
         step = await store._do(holds.delete_holds, store._db, queue, "epoch", "me", 0, NOBODY, START)

@@ -24,8 +24,10 @@ from veil.stores.sqlite.database import CachedQueue, Database, Q
 from veil.stores.sqlite.leases import delete_held, held_messages
 from veil.stores.sqlite.messages import take
 
-# A step ends with the hold that brings it to either: bounds how long it holds up everything else.
-MEMBERS_AT_ONCE = 500
+# A step ends with the hold that brings it to so many members: bounds how long it holds up everything else. To delete a member
+# takes less than to receive one, of which a hold may have as many; and each step is a commit, which everybody waits for.
+EXTENDED_AT_ONCE = 500
+DELETED_AT_ONCE = 1_000
 
 
 def open_stream(db: Database, queue: Queue, stream: str, owner: str) -> None:
@@ -75,7 +77,7 @@ def extend_holds(
     if not _is_owned(db, queue.id, stream, owner):
         return HoldStep(HoldTally(), None)
     db.execute(Q.use_stream, (queue.id, stream, now_ms))
-    return _step(db, state, stream, after, NUMBER_MAX, extend)
+    return _step(db, state, stream, after, NUMBER_MAX, EXTENDED_AT_ONCE, extend)
 
 
 def delete_holds(
@@ -103,7 +105,7 @@ def delete_holds(
         return HoldStep(HoldTally(), None)
     db.execute(Q.use_stream, (queue.id, stream, now_ms))
     db.execute(Q.close_stream, (queue.id, stream, up_to_batch))
-    return _step(db, state, stream, after, up_to_batch, delete)
+    return _step(db, state, stream, after, up_to_batch, DELETED_AT_ONCE, delete)
 
 
 def forget_stale_stream(db: Database) -> None:
@@ -170,6 +172,7 @@ def _step(
     stream: str,
     after: HoldCursor,
     up_to_batch: int,
+    members_max: int,
     do: Callable[[HoldKey, int, list[Member]], HoldTally],
 ) -> HoldStep:
     tally, seen = HoldTally(), 0
@@ -181,6 +184,6 @@ def _step(
         members, after = decode_members(packed), (batch, part)
         tally = tally.plus(do(HoldKey(stream, batch, part), lost, members))
         seen += len(members)
-        if seen >= MEMBERS_AT_ONCE:
+        if seen >= members_max:
             break
     return HoldStep(tally, after)
