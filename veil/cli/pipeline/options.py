@@ -29,7 +29,7 @@ T = TypeVar("T")
 JournalPlace = Annotated[
     str | None,
     shared(
-        "--journal PLACE", "The journal's location: a directory, s3://… or hdfs://… Default: DATA/journal."
+        "--journal PLACE", "The journal's location: a directory, s3://… or hdfs://… Default: the server's."
     ),
 ]
 TablesPlace = Annotated[
