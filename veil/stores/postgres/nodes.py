@@ -61,14 +61,19 @@ class Nodes:
 
     async def stop(self) -> None:
         """Leave, so that other nodes do not wait until this one counts as dead."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._end_tasks()
         await self._engine.drain()
         with contextlib.suppress(StoreError, TimeoutError):  # then this node counts as dead after a while
             async with asyncio.timeout(DRAIN_S):
                 await self._engine.ask(Q.leave, self._known())
                 await self._engine.ask(Q.leave_duties, {"node": self.name})
+
+    async def _end_tasks(self) -> None:
+        # And forget them: a task that was cancelled while it connected keeps the half-made connection open.
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def has_duty(self, duty: str) -> bool:
         """Whether this node has the duty for the next seconds. It must ask again every second while it works."""
