@@ -14,14 +14,29 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+import veil
 from bench import elasticmq, goaws
 from bench.elasticmq import NotAvailable
 from bench.processes import await_listening, free_port
 
-VEIL, VEIL_CORE, VEIL_POSTGRES, NOOP = "veil", "veil-core", "veil-postgres", "noop"
-ELASTICMQ, GOAWS, SMOOTHMQ, MOTO = "elasticmq", "goaws", "smoothmq", "moto"
+VEIL, VEIL_COMPILED, VEIL_CORE, VEIL_POSTGRES = "veil", "veil-compiled", "veil-core", "veil-postgres"
+NOOP, ELASTICMQ, GOAWS, SMOOTHMQ, MOTO = "noop", "elasticmq", "goaws", "smoothmq", "moto"
 WORKERS: Final = {"veil-worker": 1, "veil-workers": 2}
-NAMES: Final = (VEIL, VEIL_CORE, *WORKERS, VEIL_POSTGRES, NOOP, ELASTICMQ, GOAWS, SMOOTHMQ, MOTO)
+NAMES: Final = (
+    VEIL,
+    VEIL_COMPILED,
+    VEIL_CORE,
+    *WORKERS,
+    VEIL_POSTGRES,
+    NOOP,
+    ELASTICMQ,
+    GOAWS,
+    SMOOTHMQ,
+    MOTO,
+)
+COMPILED = (
+    Path(__file__).parents[1] / "build/compiled"
+)  # whatever --build says: `make compiled` knows one place
 _STOP_TIMEOUT_S = 20.0
 
 
@@ -99,6 +114,12 @@ def _prepare(name: str, port: int, build: Path, stack: contextlib.ExitStack) -> 
     if name == VEIL:
         data = stack.enter_context(scratch(build))
         return f"Veil {version('veilmq')}, durable", veil_command(data, port)
+    if name == VEIL_COMPILED:
+        place = _compiled()
+        data = stack.enter_context(scratch(build))
+        python, *arguments = veil_command(data, port)
+        # -P: or the sources in the working directory would go first.
+        return "Veil, compiled", ["env", f"PYTHONPATH={place}", python, "-P", *arguments]
     if name == VEIL_CORE:
         data, core = stack.enter_context(scratch(build)), min(os.sched_getaffinity(0))
         return "Veil on one core", ["taskset", "--cpu-list", str(core), *veil_command(data, port)]
@@ -134,3 +155,15 @@ def _prepare(name: str, port: int, build: Path, stack: contextlib.ExitStack) -> 
             raise NotAvailable("moto's server is not installed")
         return f"moto {version('moto')}, in memory", [command, "-p", str(port)]
     raise ValueError(f"contender={name!r}: expected one of {', '.join(NAMES)}")
+
+
+def _compiled() -> Path:
+    """Where `make compiled` has put a build of these very sources."""
+    sources = Path(veil.__file__).parent
+    if not any((COMPILED / "veil/core").glob("decide.*.so")):
+        raise NotAvailable("it has not been built: run `make compiled`")
+    for source in sources.rglob("*.py"):
+        built = COMPILED / "veil" / source.relative_to(sources)
+        if not built.exists() or built.read_bytes() != source.read_bytes():
+            raise NotAvailable("it was built from other sources: run `make compiled`")
+    return COMPILED

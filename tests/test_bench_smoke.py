@@ -54,6 +54,12 @@ def test_two_cores_are_told_as_a_multiple_of_one_and_the_share_of_the_store_proc
     assert Path("elsewhere/veil-core.log").exists()
 
 
+def test_a_compiled_server_that_is_not_built_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.contenders.COMPILED", tmp_path)
+    with contender("veil-compiled", tmp_path) as missing:
+        assert missing.missing == "it has not been built: run `make compiled`"
+
+
 def test_a_lap_receives_and_deletes_what_it_sent_and_no_more(tmp_path: Path) -> None:
     with contender("veil", tmp_path) as veil:
         figures = {f.part: f for f in run_lap(Lap(veil.port, veil.pid, PARTS, 1, 4, 0.2))}

@@ -151,9 +151,9 @@ def group(name: str, help: str | None = None, **settings: Any) -> Commands:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from veil.installed import version_in_words
 
-        typer.echo(f"veil {version('veilmq')}")
+        typer.echo(f"veil {version_in_words()}")
         raise typer.Exit
 
 

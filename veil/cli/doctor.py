@@ -25,6 +25,7 @@ from veil.cli.store import need_driver
 from veil.client.api import ApiError
 from veil.core.clock import TROUBLE_MIN_MS
 from veil.core.errors import VeilError
+from veil.installed import is_compiled
 from veil.server.setting_values import without_password
 from veil.words import visible
 
@@ -69,7 +70,9 @@ def doctor(as_json: AsJson = False, endpoint: Endpoint = None, region: Region = 
     any check fails.
     """
     findings = [
-        CheckResult("python", "ok", platform.python_version()),
+        CheckResult(
+            "python", "ok", platform.python_version() + (", compiled modules" if is_compiled() else "")
+        ),
         check_sqlite(),
         *check_settings(),
         *check_service(endpoint, region),

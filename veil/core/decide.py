@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, overload
 
 from msgspec import structs
 
@@ -56,7 +56,6 @@ from veil.core.queue import (
 from veil.core.receipt import DELIVERY_BITS, DELIVERY_MASK, Receipt, delivery_of
 from veil.core.sequence import expires_at_ms, instant_of
 
-Facts = TypeVar("Facts", HeldMessage, StoredMessage)
 FindQueue = Callable[[QueueKey], Queue | None]
 _PAGE_MAX, _COUNTED_PAGE_MAX = 100, 16  # messages with their bodies that are read at once
 # Spent messages that one transaction moves, and as many bytes as one receive may have: a whole backlog may be spent, after a
@@ -535,7 +534,13 @@ def graced_deadline_ms(
     return min(graced_ms, max(deadline_ms, lease_end_ms(received_at_ms)))
 
 
-def excused(message: Facts, now_ms: int, lease_time: LeaseTime) -> Facts:
+@overload
+def excused(message: HeldMessage, now_ms: int, lease_time: LeaseTime) -> HeldMessage: ...
+@overload
+def excused(message: StoredMessage, now_ms: int, lease_time: LeaseTime) -> StoredMessage: ...
+def excused(
+    message: HeldMessage | StoredMessage, now_ms: int, lease_time: LeaseTime
+) -> HeldMessage | StoredMessage:
     """The message as a request finds it: a lease that ran out while the request may have waited for us is open still."""
     due_at_ms = message.due_at_ms or 0
     if (

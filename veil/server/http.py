@@ -7,8 +7,8 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from veil.server.http_connection import Capacity, HttpConnection, ServerState
-from veil.server.http_limits import HttpLimits
+from veil.server.http_connection import HttpConnection, ServerState
+from veil.server.http_limits import Capacity, HttpLimits
 from veil.server.tls import TlsConnection
 from veil.wire.exchange import Handler
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import cast
 
-from veil.server.http_limits import REFUSED_LINGERING_MAX, HttpLimits
+from veil.server.http_limits import Capacity, HttpLimits
 from veil.server.http_reader import (
     BODY,
     CLOSES,
@@ -47,36 +47,6 @@ _OPEN, _LEAVING, _GONE = range(3)
 
 
 # ---- what connections share
-
-
-class Capacity:
-    """What all listeners of a server have together: seats for connections, and memory for what these hold."""
-
-    def __init__(self, limits: HttpLimits) -> None:
-        self.connections_max = limits.connections_max
-        # A refused newcomer lingers for a moment to be told so; beyond this many it is cut without a word.
-        self.refused_max = REFUSED_LINGERING_MAX
-        self.held_bytes_max = limits.body_bytes_total_max
-        self.connection_count = 0  # the refused included
-        self.seats_taken = 0  # by connections that may send requests; the refused linger without one
-        self.idle: dict[HttpConnection, float] = {}  # since when, in the order in which they fell idle
-        self.held_bytes = 0  # of large bodies that came in, and of answers that clients have not taken yet
-
-    def lose(self) -> None:
-        """A connection is gone."""
-        self.connection_count -= 1
-
-    def is_full(self) -> bool:
-        """Whether every seat is taken."""
-        return self.seats_taken >= self.connections_max
-
-    def has_room_for(self, size_bytes: int) -> bool:
-        """Whether so many bytes more may be held."""
-        return self.held_bytes + size_bytes <= self.held_bytes_max
-
-    def overrun(self) -> bool:
-        """Whether so many refused connections linger that the next is not worth an answer."""
-        return self.connection_count - self.seats_taken > self.refused_max
 
 
 class ServerState:

@@ -17,8 +17,6 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -27,13 +25,13 @@ import uvloop
 from veil.core.clock import Clock
 from veil.core.errors import StoreBusy, StoreDamaged, StoreError, StoreTooNew, VeilError
 from veil.core.queue import QueueKey
+from veil.installed import veil_version, version_in_words
 from veil.server.access import gather_keys, is_loopback
 from veil.server.application import make_applications, service_rules
 from veil.server.attendant import SharedStore
 from veil.server.console import ConsoleMount
 from veil.server.http import HttpServer
-from veil.server.http_connection import Capacity
-from veil.server.http_limits import room_for_connections
+from veil.server.http_limits import Capacity, room_for_connections
 from veil.server.make_store import (
     JOURNAL_FOLDER,
     StoreProbe,
@@ -101,14 +99,6 @@ def run_server(settings: Settings, *, ready_file: Path | None = None, companion:
     return code
 
 
-def server_version() -> str:
-    """The version of the installed distribution."""
-    try:
-        return version_of("veilmq")
-    except PackageNotFoundError:
-        return "(not installed)"
-
-
 class _Server:
     def __init__(self, settings: Settings, ready_file: Path | None, companion: bool) -> None:
         self._settings = settings
@@ -141,7 +131,7 @@ class _Server:
         served = cast(Store, SharedStore(store)) if settings.workers else store
         self._service = service = Service(served, clock, service_rules(settings))
         answers = AnswerCounts()
-        version = server_version()
+        version = veil_version()
         metrics = Metrics(service, answers, self._connection_count, version)
         console = ConsoleMount(settings, service, self._keys, version).handle
         self._application, smq = make_applications(
@@ -182,7 +172,7 @@ class _Server:
             await self._close_http(0)
             await service.stop()
             raise
-        self._announce(version)
+        self._announce()
         exporter = metrics.exporter = make_exporter(settings, store, clock)
         if exporter is not None:
             exporter.start()
@@ -298,7 +288,7 @@ class _Server:
             smq_port = self._facts["smq_port"] = self._smq.address[1]
             self._facts["smq_endpoint_url"] = address_url(self._settings, host, smq_port)
 
-    def _announce(self, version: str) -> None:
+    def _announce(self) -> None:
         settings, facts = self._settings, self._facts
         place = store_directory(settings)
         if settings.log_format == "text":
@@ -308,7 +298,7 @@ class _Server:
                 str(facts["endpoint_url"]),
                 place,
                 list(self._keys),
-                version,
+                version_in_words(),
                 smq=None if smq is None else str(smq),
                 certificate=None if self._tls is None else self._tls.certificate.text,
             )

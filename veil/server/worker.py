@@ -28,8 +28,7 @@ from veil.core.receipt import ReceiptBook
 from veil.server.application import make_applications, service_rules
 from veil.server.attendant import STORE_PROCESS, RelayedAnswer, WorkerCounts
 from veil.server.http import HttpServer
-from veil.server.http_connection import Capacity
-from veil.server.http_limits import HttpLimits
+from veil.server.http_limits import Capacity, HttpLimits
 from veil.server.process import EXIT_STORE_FAILED, begin_process, configure_logging, settle_down
 from veil.server.settings import Settings
 from veil.server.tls import Tls

@@ -28,6 +28,7 @@ from veil.wire.request_errors import (
     ChangeByGet,
     SignatureMissing,
 )
+from veil.wire.shapes import QueueMention
 from veil.wire.sigv4 import Verifier, read_scope, unverified_scope
 from veil.wire.sqs_codes import INTERNAL_FAILURE, Refusal, Situation, worded
 
@@ -257,12 +258,7 @@ _NONE_SET_UP: Final = ("ProxyTracerProvider", "NoOpTracerProvider")
 _READ_BYTES_MAX: Final = 65_536  # of a body, to name the queue; beyond it the span goes without
 
 
-class _Named(msgspec.Struct, rename="pascal"):
-    queue_url: str = ""
-    queue_name: str = ""
-
-
-_read_named: Final = msgspec.json.Decoder(_Named).decode
+_read_mention: Final = msgspec.json.Decoder(QueueMention).decode
 
 
 def traced(handler: Handler) -> Handler:
@@ -342,7 +338,7 @@ def _queue_in(request: Request) -> str:
         return ""
     if "x-amz-target" in request.headers:
         try:
-            named = _read_named(request.body)
+            named = _read_mention(request.body)
         except msgspec.DecodeError:
             return ""
         url, name = named.queue_url, named.queue_name

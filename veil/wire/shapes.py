@@ -32,6 +32,13 @@ class OnQueue(Shape):
 # ---- parts
 
 
+class QueueMention(Struct, rename="pascal"):
+    """Of any request, only what names its queue."""
+
+    queue_url: str = ""
+    queue_name: str = ""
+
+
 class AttributeValue(Shape):
     """The value of a message attribute, in both directions."""
 

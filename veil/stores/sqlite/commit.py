@@ -99,8 +99,8 @@ class GroupCommit:
         os.fdatasync(self._wal_fd)  # what the opening wrote: one commit is synced before the next is made
         # A thread of our own and a bare queue: an executor's futures cost a small group more than its sync does.
         self._syncs: SimpleQueue[Callable[[], bool] | None] = SimpleQueue()
-        self._thread = Thread(target=self._run_syncs, name="veil-sync", daemon=True)
-        self._thread.start()
+        self._sync_thread = Thread(target=self._run_syncs, name="veil-sync", daemon=True)
+        self._sync_thread.start()
         self._checkpointer = checkpointer
         # Now, since its thread may be using it when the store fails.
         checkpointer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -157,7 +157,7 @@ class GroupCommit:
         await asyncio.to_thread(self._end, self._failure is None)
 
     def _end(self, fold_wal: bool) -> None:
-        self._thread.join()
+        self._sync_thread.join()
         self._checkpoint_thread.shutdown(wait=True)
         self._checkpointer.close()
         if fold_wal:

@@ -136,9 +136,9 @@ class Database:
 
     def has_room(self) -> bool:
         """Whether more messages fit into the database itself, where the disk is full."""
-        free_pages, page_bytes = (
+        free_pages, page_bytes = [
             int(self.connection.pragma(name)) for name in ("freelist_count", "page_size")
-        )
+        ]
         return free_pages * page_bytes >= WITHIN_BYTES_MIN
 
     # ---- reading the state

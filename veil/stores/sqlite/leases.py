@@ -222,7 +222,7 @@ def settle(db: Database, queue_id: int) -> bool:
     more |= len(messages) < len(rows)
     lease_time = db.lease_time
     trouble = lease_time.trouble_at(now_ms)
-    due = (decide.decide_due(message, settings, now_ms, trouble, lease_time) for message in messages)
+    due = [decide.decide_due(message, settings, now_ms, trouble, lease_time) for message in messages]
     apply(db, state, [effect for effect in due if effect is not None], now_ms)
     if not more:
         db.look_ahead(state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 from operator import attrgetter, eq
@@ -218,17 +218,8 @@ def _take_first(
     """The shortcut `first_as_received` of queries.sql; None, and nothing taken, where one of ten is spent."""
     queue, deadline_ms, wall_ms = state.queue, now_ms + visibility_s * SECOND_MS, db.clock.wall_ms()
     opened, retention_s = (deadline_ms, now_ms, wall_ms), queue.settings.retention_s
-    found = (
-        StoredMessage(
-            seq, message_id, body, body_md5, attributes if attributes is None else decode_attributes(attributes),
-            trace_header, sender, sent_wall_ms, None, deduplication_id, source, receive_count, first_wall_ms, delivery,
-            _IN_FLIGHT, deadline_ms, now_ms, message_type, body_bytes, PRIORITY_DEFAULT, delivery,
-        )
-        for (
-            seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, deduplication_id, source,
-            receive_count, first_wall_ms, delivery, message_type, body_bytes,
-        ) in db.execute(Q.first_as_received, (wall_ms, queue.id, budget.count))
-    )  # fmt: skip
+    rows = db.execute(Q.first_as_received, (wall_ms, queue.id, budget.count))
+    found = _as_received(rows, deadline_ms, now_ms)
     # Ten are all taken, without a look at their sizes.
     messages = list(found) if budget.bytes_left is None else budget.choose(found)[0]
     spent_at = budget.receives_max
@@ -248,6 +239,31 @@ def _take_first(
     return messages
 
 
+def _as_received(rows: Iterable[Any], deadline_ms: int, now_ms: int) -> Iterator[StoredMessage]:
+    for (
+        seq,
+        message_id,
+        body,
+        body_md5,
+        attributes,
+        trace_header,
+        sender,
+        sent_wall_ms,
+        deduplication_id,
+        source,
+        receive_count,
+        first_wall_ms,
+        delivery,
+        message_type,
+        body_bytes,
+    ) in rows:
+        yield StoredMessage(
+            seq, message_id, body, body_md5, None if attributes is None else decode_attributes(attributes),
+            trace_header, sender, sent_wall_ms, None, deduplication_id, source, receive_count, first_wall_ms, delivery,
+            _IN_FLIGHT, deadline_ms, now_ms, message_type, body_bytes, PRIORITY_DEFAULT, delivery,
+        )  # fmt: skip
+
+
 def _repeat(
     db: Database, state: CachedQueue, attempt_id: str, visibility_s: int, now_ms: int, caller: Caller
 ) -> list[StoredMessage]:
@@ -256,8 +272,8 @@ def _repeat(
     if packed is None:
         return []
     claims = _decode_claims(packed)
-    rows = (db.execute(Q.message_in_queue, (seq, state.queue.id)).get for seq, _, _ in claims)
-    messages = {message.seq: message for message in (to_message(row) for row in rows if row is not None)}
+    rows = [db.execute(Q.message_in_queue, (seq, state.queue.id)).get for seq, _, _ in claims]
+    messages = {message.seq: message for message in [to_message(row) for row in rows if row is not None]}
     trouble = db.lease_time.trouble_at(now_ms)
     repeated = decide.repeat_attempt(claims, messages, state.queue.settings, visibility_s, now_ms, trouble)
     if repeated is None:
@@ -294,7 +310,7 @@ def _standard_order(db: Database, state: CachedQueue, page: int) -> Iterator[Sto
         _of_quiet_groups(db, state, page, noisy) if noisy else _pages(db, state, Q.visible_grouped, page)
     )
     quiet = _by_priority(db, state, page, _merged(alone, grouped), lambda group: group not in noisy)
-    return chain(quiet, *(_of_noisy_group(db, state, page, group) for group in noisy))
+    return chain(quiet, *[_of_noisy_group(db, state, page, group) for group in noisy])
 
 
 def _of_noisy_group(db: Database, state: CachedQueue, page: int, group: str) -> Iterator[StoredMessage]:
@@ -315,9 +331,9 @@ def _by_priority(
         return
     first = _ranked(db, state, page, 0, PRIORITY_DEFAULT)
     last = _ranked(db, state, page, PRIORITY_DEFAULT, PRIORITY_LAST)
-    yield from (message for message in first if belongs(message.group))
-    yield from (message for message in ordinary if message.priority == PRIORITY_DEFAULT)
-    yield from (message for message in last if belongs(message.group))
+    yield from filter(lambda message: belongs(message.group), first)
+    yield from filter(lambda message: message.priority == PRIORITY_DEFAULT, ordinary)
+    yield from filter(lambda message: belongs(message.group), last)
 
 
 def _ranked(db: Database, state: CachedQueue, page: int, above: int, up_to: int) -> Iterator[StoredMessage]:
