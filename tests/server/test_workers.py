@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -136,10 +137,11 @@ class Crew:
         except (OSError, http.client.HTTPException):
             self.watcher = self.connect()
             _, page = self.watcher.get("/metrics")
-        sums: dict[str, float] = {}
+        # A page may be a second old: a queue that was made since has no samples in it.
+        sums: defaultdict[str, float] = defaultdict(float)
         for family in text_string_to_metric_families(page):
             for sample in family.samples:
-                sums[sample.name] = sums.get(sample.name, 0) + sample.value
+                sums[sample.name] += sample.value
         return sums
 
     @contextmanager
