@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench import __main__ as bench
-from bench import growth, long_polls, tail, wire_requests
+from bench import growth, long_polls, store_cost, tail, wire_requests
 from bench.contenders import contender
 from bench.generator import LIFE, PARTS, RECEIVE, SEND, Lap, run_lap
 from bench.load import run_load
@@ -162,3 +162,10 @@ def test_what_is_not_available_says_why_in_its_row(monkeypatch: pytest.MonkeyPat
     text = table(Report({"elasticmq": "not available"}, [row], GeneratorCheck(100.0, 150.0)))
     assert "not available: no java on the path" in text
     assert "ONE GENERATOR IS NOT ENOUGH" in text
+
+
+def test_the_cost_of_the_store_is_told_for_each_operation(capsys: pytest.CaptureFixture[str]) -> None:
+    store_cost.main(["--batch", "2", "--rounds", "2", "--place", "data"])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [(part, batch) for part, batch, *_ in lines] == [(part, "2") for part in store_cost.PARTS]
+    assert all(0 < float(least) <= float(middle) for *_, least, middle in lines)

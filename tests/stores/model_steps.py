@@ -13,6 +13,7 @@ from tests.stores.kit import ACCOUNT, REGION, STORES, HeardEvents, a_key, redriv
 from tests.stores.model_holds import HoldLedger
 from tests.stores.model_journal import JournalReplay, first_difference
 from tests.stores.model_ledger import Broken, Ledger, check_counts, check_group_order
+from tests.stores.sqlite_kit import crashed_copy
 from veil.core.clock import ManualClock
 from veil.core.errors import ReceiptInvalid, StoreError, VeilError
 from veil.core.lease import WAITING, Deletion, HoldContent, HoldKey, State
@@ -21,6 +22,7 @@ from veil.core.queue import MoveTask, Queue, QueueSettings
 from veil.core.receipt import Receipt, rotation_of
 from veil.core.sequence import instant_of
 from veil.stores.memory import MemoryStore
+from veil.stores.sqlite import SqliteStore
 from veil.stores.store import Chosen, Extension, QueueContent, Rotated, Store
 
 Step = dict[str, Any]  # JSON
@@ -302,6 +304,7 @@ class LockStep:
         self.holds = HoldLedger(self.ledger)
         self._seqs, self._message_ids, self._queue_ids = Pairs(), Pairs(), Pairs()
         self._settled_at_ms: int | None = None
+        self._reopened = 0
 
     def _make(self) -> Store:
         return self._kind.make(self._directory, self.clock, journal=True)
@@ -322,9 +325,7 @@ class LockStep:
         if op == "advance":
             self.clock.advance(step["ms"])
         if op == "reopen" and self._kind.durable:
-            await self.subject.store.close()
-            self.subject.use(self._make())
-            await self.subject.store.open()
+            await self._reopen()
         going = await self._about_to_end(step)
         before = await self._contents_for_holds(step)
         answers = [await side.take(step) for side in self.sides]
@@ -337,6 +338,18 @@ class LockStep:
             await self._compare_counts(step["queue"])
         await self._compare_wakes(step)
         return answers[0]
+
+    async def _reopen(self) -> None:
+        before = self.subject.store
+        if isinstance(before, SqliteStore):  # stopped and killed in turns
+            self._reopened += 1
+            if self._reopened % 2:
+                self._directory = crashed_copy(
+                    self._directory, self._directory / f"after-kill-{self._reopened}"
+                )
+        await before.close()
+        self.subject.use(self._make())
+        await self.subject.store.open()
 
     async def audit(self) -> None:
         """Compare everything there is, and check it against the ledger."""

@@ -39,7 +39,7 @@ def crashed_copy(directory: Path, target: Path) -> Path:
     target.mkdir()
     for name in (DATABASE, WAL):
         if (directory / name).exists():
-            shutil.copyfile(directory / name, target / name)
+            shutil.copy(directory / name, target / name)  # with its mode
     return target
 
 
@@ -60,6 +60,7 @@ def change(directory: Path, statement: str) -> None:
 def take_priorities_away(directory: Path) -> None:
     """Bring the data of a stopped store back to version 2 of the schema."""
     for statement in (
+        "DROP TABLE lease_log",
         "DROP INDEX lane_waiting",
         "DROP INDEX visible_alone",
         "DROP INDEX visible_grouped",

@@ -21,6 +21,7 @@ from veil.core.errors import VeilError
 from veil.core.event import NOBODY
 from veil.core.lease import Deletion
 from veil.stores.memory import MemoryStore
+from veil.stores.sqlite import lease_log
 
 # Placed on several servers, messages of the same millisecond have no order among them, which the reference tells at every step.
 OTHER_STORES = [name for name in kit.STORES if name not in ("memory", "sharded")]
@@ -35,6 +36,12 @@ def test_a_store_agrees_with_the_reference_at_every_step(name, seed, tmp_path):
     report = run_model(name, seed, steps, directory=tmp_path)
 
     assert report.steps >= steps
+
+
+def test_a_store_agrees_with_the_reference_where_few_leases_are_kept_out_of_their_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(lease_log, "LEASES_MAX", 6)
+    monkeypatch.setattr(lease_log, "LOG_BYTES_MAX", 200)
+    run_model("sqlite", 7, 1_000, directory=tmp_path)
 
 
 @pytest.mark.parametrize("seed", [100, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (101, 102))])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -177,6 +178,65 @@ def test_sqlite_extends_at_once_only_what_the_rules_extend(
             assert wake_ms == wake_at_ms(seq, due_at_ms, retention_s)
             assert wake_ms is None or wake_ms >= state.next_wake_ms  # or nobody would look in time
     assert told(db, state, decided)
+
+
+A_DELETE = {
+    "counts": [1], "visibility_s": 30, "claims": [(0, None)], "later_ms": 5_000, "length_s": 70, "reported": None,
+    "deletes": True, "retention_s": 60,
+}  # fmt: skip
+
+
+@given(
+    counts=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    visibility_s=st.sampled_from([30, 90]),
+    # Mostly one receipt or two, whose holder may be a wrong one: what a shortcut is for.
+    claims=st.lists(
+        st.tuples(numbers, st.none() | st.sampled_from([0, 1, 3, 4, 1 | 1 << DELIVERY_BITS])),
+        min_size=1,
+        max_size=3,
+    ),
+    later_ms=st.sampled_from([0, 5_000, 29_999, 30_000, 60_000]),
+    length_s=st.sampled_from([0, 1, 70, VISIBILITY_MAX_S]),
+    reported=st.sampled_from([None, NO_END, *ENDS]),
+    deletes=st.booleans(),
+    retention_s=st.sampled_from([60, 345_600]),
+)
+@example(**A_DELETE)
+@example(**A_DELETE | {"counts": [2, 1], "claims": [(0, None), (2, None)], "deletes": False})
+@example(**A_DELETE | {"claims": [(0, 2)]})
+@example(**A_DELETE | {"later_ms": 30_000})
+@example(**A_DELETE | {"visibility_s": 90, "later_ms": 60_000})
+@each_example
+def test_sqlite_decides_alike_whether_leases_are_in_the_log_or_in_their_rows(
+    tmp_path: Path, counts, visibility_s, claims, later_ms, length_s, reported, deletes, retention_s
+):
+    """`QueueLeases.held` of the embedded store against `may_extend` and `may_delete`, which the tests above hold to the rules."""
+    from veil.stores.sqlite.leases import delete, extend, held_messages
+    from veil.stores.sqlite.messages import receive
+
+    seen = []
+    for in_rows in (False, True):
+        held = [A_VISIBLE_MESSAGE, A_LAPSED_MESSAGE] * 2
+        db, state, seqs = an_embedded_queue(tmp_path, held, journal=True)
+        state.queue = replace(state.queue, settings=replace(state.queue.settings, retention_s=retention_s))
+        for count in counts:
+            for message in receive(db, state.queue, count, visibility_s, None, NOBODY):
+                held[seqs.index(message.seq)] = AN_OPEN_LEASE._replace(holder=message.holder)
+        if in_rows:
+            db.write_back(state)
+        db.clock.advance(later_ms)
+        receipts = claimed(seqs, held, claims)
+        if deletes:
+            answers = delete(db, state.queue, receipts, False, NOBODY)
+        else:
+            extensions = [Extension(receipt, length_s, reported) for receipt in receipts]
+            answers = extend(db, state.queue, extensions, NOBODY)
+        left = held_messages(db, state, seqs, db.clock.now_ms())
+        wakes = db.execute("SELECT seq, wake_at_ms FROM message").fetchall()
+        ids = dict(db.execute("SELECT message_id, seq FROM message").fetchall())
+        found = repr((answers, sorted(map(repr, db.journal.events)), left, wakes, state.counts))
+        seen.append(re.sub("0{8}-[0-9-]+", lambda each, ids=ids: str(ids.get(each[0], "gone")), found))
+    assert seen[0] == seen[1]
 
 
 @given(places=st.lists(st.integers(0, 12), min_size=1, max_size=12))

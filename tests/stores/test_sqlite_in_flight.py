@@ -11,6 +11,7 @@ import pytest
 from tests.stores.kit import STORES, a_message, make_queue, some_messages
 from veil.core.clock import ManualClock
 from veil.core.errors import InFlightLimit
+from veil.stores.sqlite import lease_log
 
 
 async def test_as_many_may_be_in_flight_as_amazon_says_and_not_one_more(tmp_path: Path) -> None:
@@ -25,7 +26,10 @@ async def test_as_many_may_be_in_flight_as_amazon_says_and_not_one_more(tmp_path
     await store.close()
 
 
-async def test_nothing_in_memory_grows_with_the_backlog_waiting_or_in_flight(tmp_path: Path) -> None:
+async def test_nothing_in_memory_grows_with_the_backlog_waiting_or_in_flight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_log, "LEASES_MAX", 500)  # beyond it leases are in the rows of their messages
     store = STORES["sqlite"].make(tmp_path, ManualClock(), journal=True)
     await store.open()
     queue = await make_queue(store)

@@ -61,12 +61,22 @@ SELECT CAST('queue ' || queue_id || ', hold ' || stream || '/' || batch || '/' |
 
 -- ---- what is wrong: where, and what of it
 
+-- name: make_leased
+-- Messages that are in flight by the log of leases.
+CREATE TEMP TABLE leased (seq INTEGER PRIMARY KEY);
+
+-- name: add_leased
+INSERT INTO temp.leased VALUES (?);
+
 -- name: wrong_counts
 -- Of living queues.
 SELECT 'queue ' || m.queue_id, 'counts say '
        || iif(c.queue_id IS NULL, 'nothing', format('%d visible, %d in flight, %d delayed', c.visible, c.in_flight, c.delayed))
        || '; there are ' || format('%d visible, %d in flight, %d delayed', m.visible, m.in_flight, m.delayed)
-FROM ({REAL_COUNTS}) m LEFT JOIN queue_count c ON c.queue_id = m.queue_id
+FROM (SELECT r.queue_id, r.visible - coalesce(l.leased, 0) AS visible, r.in_flight + coalesce(l.leased, 0) AS in_flight, r.delayed
+      FROM ({REAL_COUNTS}) r LEFT JOIN (SELECT queue_id, count(*) AS leased FROM temp.leased JOIN message USING (seq) GROUP BY queue_id) l
+           ON l.queue_id = r.queue_id) m
+LEFT JOIN queue_count c ON c.queue_id = m.queue_id
 WHERE m.queue_id IN ({LIVING})
   AND (c.visible, c.in_flight, c.delayed) IS NOT (m.visible, m.in_flight, m.delayed);
 

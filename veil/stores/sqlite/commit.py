@@ -174,7 +174,7 @@ class GroupCommit:
                 self._execute("BEGIN IMMEDIATE")
                 self._open = True
                 self._idle.clear()
-            before = self._connection.total_changes()
+            before = self._changes()
             result = work(*given)
             if self._db.regrouped:
                 self._db.end_operation()
@@ -185,7 +185,7 @@ class GroupCommit:
         except Exception as error:
             self._redo_one_by_one([*self._group, (work, given, future, None)], error)
             return
-        if self._connection.total_changes() != before or (self._group and not looks):
+        if self._changes() != before or (self._group and not looks):
             self._group.append((work, given, future, result))
         elif self._syncing and not looks:
             self._in_sync.append((work, given, future, result))
@@ -193,6 +193,10 @@ class GroupCommit:
             # Nothing was changed, and all that it could see is on disk.
             future.set_result(result)
         self._schedule()
+
+    def _changes(self) -> int:
+        """Rises with every change of a row, and of a lease that is not in its row."""
+        return self._connection.total_changes() + self._db.lease_log.noted
 
     def _schedule(self) -> None:
         if not self._scheduled and not self._syncing:

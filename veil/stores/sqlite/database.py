@@ -1,9 +1,9 @@
 """The open database and what is kept of it in memory: the common ground of all operations.
 
 In memory is only what has a size bounded by the number of queues (settings, counts, and for each queue a lower bound of the
-instant at which something next becomes due), and the latest sends that may be repeated. Everything else is read when it is
-needed. What changes in memory is written with the transaction that changed it (`before_commit`), and read again after one
-that was undone (`load`).
+instant at which something next becomes due), the latest sends that may be repeated, and a bounded number of leases
+(lease_log.py). Everything else is read when it is needed. What changes in memory is written with the transaction that changed
+it (`before_commit`), and read again after one that was undone (`load`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final, Protocol
 
 import apsw
@@ -23,17 +24,17 @@ from veil.core.clock import Clock, LeaseTime
 from veil.core.errors import QueueMissing
 from veil.core.event import EventRecorder
 from veil.core.lease import State
-from veil.core.limits import REPEATED_MESSAGES_MAX, REPEATED_SEND_MS
+from veil.core.limits import REPEATED_MESSAGES_MAX, REPEATED_SEND_MS, SECOND_MS
 from veil.core.message import PRIORITY_DEFAULT, Sent
 from veil.core.queue import Queue, QueueCounts, QueueKey
 from veil.core.sequence import SequenceSource, expires_at_ms, first_seq_of, instant_of
 from veil.stores.outbox import OutboxBound
 from veil.stores.sql import NamedQueries, decode_settings, decode_tags
 from veil.stores.sqlite.data_directory import WITHIN_BYTES_MIN, Reserve
+from veil.stores.sqlite.lease_log import NEVER, CachedLease, LeaseLog, QueueLeases, alike, folded
 from veil.stores.store import QueuesByKey, StoreEvents
 
 Q: Final = NamedQueries("veil.stores.sqlite", "queries.sql")
-NEVER: Final = 1 << 62
 _FORGOTTEN_AT_ONCE: Final = 2_000
 _VISIBLE, _DELAYED, _IN_FLIGHT = int(State.VISIBLE), int(State.DELAYED), int(State.IN_FLIGHT)
 
@@ -50,7 +51,7 @@ _WIDTHS: Final = (1, 10, 30, 100, 300, 500, 1_000)
 
 
 @lru_cache(maxsize=64)
-def _widened(query: str, width: int) -> str:
+def widened(query: str, width: int) -> str:
     """The statement with places for so many order keys, behind those for what it is given; width 0: for a first and a last."""
     given = max(map(int, re.findall(r"\?(\d+)", query)), default=0)
     if not width:
@@ -79,6 +80,7 @@ class CachedQueue:
     next_expiry_ms: int = NEVER  # not later than the first visible message passes its retention
     next_due_ms: int = NEVER  # the earlier of the two; kept, because every operation asks for it
     became_available: int = 0  # messages that became receivable in the open transaction
+    leases: QueueLeases = field(default_factory=QueueLeases)  # which are not in their messages' rows
     # What is still to be written of groups: how many more messages, and how many more of them in flight.
     group_changes: dict[str, list[int]] = field(default_factory=dict)
 
@@ -124,6 +126,7 @@ class Database:
         self.journal = EventRecorder() if journal else None  # None: nothing is recorded
         self.bound = bound
         self.outbox_last = self.outbox_bytes = 0  # see outbox.py
+        self.lease_log = LeaseLog()
         self.repeatable = RepeatableSends()
         self.remembers = False  # something is kept for five minutes, and has to be forgotten then
         self.states: dict[int, CachedQueue] = {}
@@ -160,6 +163,7 @@ class Database:
             )
             counts = [visible, delayed, in_flight]
             self.keep(CachedQueue(queue, scope, counts, bool(has_groups), purged_at_ms, bool(ranked)))
+        self._load_leases()
         for state in self.states.values():
             self.look_ahead(state)
         mark = self.execute(Q.read_mark).get
@@ -169,6 +173,24 @@ class Database:
         oldest_seq = first_seq_of(max(0, self.clock.now_ms() - REPEATED_SEND_MS))
         self.repeatable.load(self.execute(Q.latest_sends, (oldest_seq,)))
         self.remembers = bool(self.execute(Q.remembers).get)
+
+    def _load_leases(self) -> None:
+        """Read the log, as after a rollback; at the start it is empty (opening.py)."""
+        log = self.lease_log
+        log.clear()
+        rows = [packed for (packed,) in self.execute(Q.lease_log).fetchall()]
+        log.bytes = sum(map(len, rows))
+        for queue_id, logged in folded(rows).items():
+            state = self.states.get(queue_id)
+            if state is None or not logged:
+                continue
+            by_seq = state.leases.by_seq
+            for facts in self.execute_for(Q.received_facts, (), [*logged]):
+                seq, message_id, delivery, *rest = facts
+                lease = logged[seq]
+                by_seq[seq] = CachedLease((seq, message_id, delivery, lease.deadline_ms, *rest), lease)
+            state.leases.taken_seq = max(logged)
+            log.leases += len(by_seq)
 
     def keep(self, state: CachedQueue) -> None:
         """A queue is there."""
@@ -203,14 +225,14 @@ class Database:
         Of a JSON list, a subquery, SQLite would first collect the rows and then change them: a fifth more for ten."""
         count = len(seqs)
         if count == 1 or count == 10:  # nearly always, and as wide as a statement
-            found: list[Any] = self.execute(_widened(query, count), (*given, *seqs)).fetchall()
+            found: list[Any] = self.execute(widened(query, count), (*given, *seqs)).fetchall()
             return found
         found = []
         for at in range(0, count, _WIDTHS[-1]):
             some = seqs[at : at + _WIDTHS[-1]]
             width = next(width for width in _WIDTHS if len(some) <= width)
             filling = [None] * (width - len(some))  # which no message has
-            found += self.execute(_widened(query, width), (*given, *some, *filling)).fetchall()
+            found += self.execute(widened(query, width), (*given, *some, *filling)).fetchall()
         return found
 
     def change_all(self, query: str, given: tuple[Any, ...], seqs: Sequence[int]) -> None:
@@ -218,9 +240,30 @@ class Database:
         are then named by the first and the last: 10 to 20 % less for ten."""
         first, last = seqs[0], seqs[-1]
         if last - first == len(seqs) - 1 and last > first and seqs == [*range(first, last + 1)]:
-            self.execute(_widened(query, 0), (*given, first, last))
+            self.execute(widened(query, 0), (*given, first, last))
         else:
             self.execute_for(query, given, seqs)
+
+    # ---- leases that are not in their rows
+
+    def write_back(self, state: CachedQueue, limit: int | None = None) -> None:
+        """Write the leases of the queue, or the first of them, into the rows of their messages."""
+        leases = state.leases
+        if leases.by_seq:
+            first = [(seq, cached.lease) for seq, cached in islice(leases.by_seq.items(), limit)]
+            retention_ms = state.queue.settings.retention_s * SECOND_MS
+            for lease, seqs in alike(first):
+                self.change_all(Q.open_leases, (*lease, retention_ms), seqs)
+            self.lease_log.written(state.queue.id, leases, [seq for seq, _ in first])
+        if not leases.by_seq:
+            leases.taken_seq = 0
+
+    def write_back_all(self) -> None:
+        """Write all leases into the rows of their messages, and begin the log anew."""
+        for state in self.states.values():
+            self.write_back(state)
+        self.lease_log.clear()
+        self.execute(Q.clear_lease_log)
 
     # ---- what operations change of it
 
@@ -244,6 +287,8 @@ class Database:
             if wake_at_ms is not None:
                 self.hidden_until(state, wake_at_ms)
             elif before != _VISIBLE:
+                if seq <= state.leases.taken_seq:
+                    self.write_back(state)  # or a receive would read on behind it
                 state.became_available += count
                 # A new message expires after all the others, so it only counts where there are none.
                 if before is not None or state.next_expiry_ms == NEVER:
@@ -326,14 +371,24 @@ class Database:
         # Read to the end, with `get`: after a rollback no transaction follows to end a statement, and a checkpoint could not
         # be made while one is open.
         wake_ms = self.execute(Q.next_wake, (state.queue.id,)).get
-        oldest = self.execute(Q.oldest_visible, (state.queue.id,)).get if state.visible else None
+        oldest = self.oldest_visible(state)
         state.next_wake_ms = wake_ms if wake_ms is not None else NEVER
+        if state.leases.by_seq:
+            retention_s = state.queue.settings.retention_s
+            state.next_wake_ms = min(state.next_wake_ms, state.leases.first_wake_ms(retention_s))
         state.next_expiry_ms = NEVER
         if oldest is not None:
             state.next_expiry_ms = expires_at_ms(oldest, state.queue.settings.retention_s)
         state.next_due_ms = min(state.next_wake_ms, state.next_expiry_ms)
         if state.next_due_ms < NEVER:
             self._push_due(state)
+
+    def oldest_visible(self, state: CachedQueue) -> int | None:
+        """The order key of the oldest visible message."""
+        if not state.visible:
+            return None
+        seq: int | None = self.execute(Q.oldest_visible, (state.queue.id, state.leases.taken_seq)).get
+        return seq
 
     def _note_due(self, state: CachedQueue, instant_ms: int) -> None:
         if instant_ms < state.next_due_ms:
@@ -409,6 +464,10 @@ class Database:
             else:
                 self.bound.give_up(len(journal.events), mark.engine_ms)
                 journal.forget()
+        if self.lease_log.is_long:
+            self.write_back_all()
+        elif logged := self.lease_log.take_packed():
+            self.execute(Q.add_to_lease_log, (logged,))
         self._marked_seq = self.sequence.last
         self.execute(Q.write_mark, (*mark, self._marked_seq, self.outbox_last, self.outbox_bytes))
         return happened

@@ -22,7 +22,8 @@ from veil.core.queue import Queue, QueueKey
 from veil.core.receipt import Receipt
 from veil.core.sequence import expired_below
 from veil.stores.sqlite.apply import apply, apply_leases
-from veil.stores.sqlite.database import NEVER, CachedQueue, Database, Q
+from veil.stores.sqlite.database import CachedQueue, Database, Q
+from veil.stores.sqlite.lease_log import NEVER, CachedLease
 
 TROUBLE = "trouble"  # the name under which the latest is kept
 encode_trouble = msgspec.msgpack.Encoder().encode
@@ -38,6 +39,8 @@ def held_messages(db: Database, state: CachedQueue, seqs: Sequence[int], now_ms:
     """What the rules need to know about those of the messages that the queue still has."""
     # What is past its retention is gone, though perhaps not yet swept.
     alive_from = expired_below(now_ms, state.queue.settings.retention_s)
+    if not state.leases.by_seq.keys().isdisjoint(seqs):
+        db.write_back(state)
     rows = db.execute_for(Q.held, (state.queue.id,), seqs)
     lease_time = db.lease_time
     return {
@@ -88,9 +91,10 @@ def delete_held(
     if state.has_groups:
         return range(len(seqs))
     queue = state.queue
-    # What is past its retention is gone, though perhaps not yet swept.
-    open_now = (queue.id, now_ms, expired_below(now_ms, queue.settings.retention_s))
-    taken, places = _held_open(db, Q.may_delete, seqs, holders, open_now)
+    cached, taken, places = _held_open(db, state, Q.may_delete, seqs, holders, now_ms)
+    if cached:
+        db.lease_log.forget(state.leases, cached)
+        taken += [each.facts for each in cached]
     if taken:
         db.change_all(Q.delete_messages, (), [facts[0] for facts in taken])
         db.shift(state, _IN_FLIGHT, None, 0, None, None, len(taken))
@@ -99,14 +103,39 @@ def delete_held(
     return places
 
 
+class _DeadlineBounds(NamedTuple):
+    """What `may_extend` asks of a lease besides that it is open: the new deadline, the earliest receive from which an extension
+    reaches that, the latest deadline that may be changed."""
+
+    deadline_ms: int
+    received_from_ms: int
+    deadline_max_ms: int
+
+
 def _held_open(
-    db: Database, query: str, seqs: Sequence[int], holders: Sequence[int], given: tuple[int, ...]
-) -> tuple[list[LeaseFacts], Sequence[int]]:
-    """By one of the shortcuts of queries.sql: the facts of those messages whose open leases are held so, and the places of the
-    others."""
+    db: Database,
+    state: CachedQueue,
+    query: str,
+    seqs: Sequence[int],
+    holders: Sequence[int],
+    now_ms: int,
+    bounds: _DeadlineBounds | tuple[()] = (),
+) -> tuple[list[CachedLease], list[LeaseFacts], Sequence[int]]:
+    """Of messages whose open leases are held so: those that are not in their rows, and the facts of those that one of the
+    shortcuts of queries.sql finds in them; and the places of all others."""
     # Of two receipts of one message, each finds what the one before it left: they are decided in their order.
     if not seqs or len(set(seqs)) < len(seqs):
-        return [], range(len(seqs))
+        return [], [], range(len(seqs))
+    # What is past its retention is gone, though perhaps not yet swept.
+    alive_from = expired_below(now_ms, state.queue.settings.retention_s)
+    cached: list[CachedLease] = []
+    places: Sequence[int] = range(len(seqs))
+    if state.leases.by_seq:
+        cached, places = state.leases.held(seqs, holders, now_ms, alive_from, *bounds[1:])
+        if not places:
+            return cached, [], places
+        seqs, holders = [seqs[place] for place in places], [holders[place] for place in places]
+    given = (state.queue.id, now_ms, alive_from, *bounds)
     found: list[LeaseFacts] = []
     if holders.count(holders[0]) == len(holders):  # as all of a first delivery have
         found = db.execute_for(query, (holders[0], *given), seqs)
@@ -118,9 +147,9 @@ def _held_open(
             found += db.execute_for(query, (holder, *given), own)
         found.sort(key=itemgetter(0))  # keys without a gap are changed at once
     if len(found) == len(seqs):
-        return found, ()
+        return cached, found, ()
     known = {facts[0] for facts in found}
-    return found, [place for place, seq in enumerate(seqs) if seq not in known]
+    return cached, found, [place for place, seq in zip(places, seqs, strict=True) if seq not in known]
 
 
 def extend(
@@ -140,14 +169,17 @@ def extend(
             are_over = len(reported) == len(told) and None not in [each.outcome for each in reported.values()]
         if are_over or not reported:
             deadline_ms = now_ms + length_s * SECOND_MS
-            open_now = (queue.id, now_ms, expired_below(now_ms, settings.retention_s))
             # An earlier deadline than before ends an attempt too, unless that is over anyway.
-            bounds = (begun_after_ms(deadline_ms), NEVER if are_over else deadline_ms)
+            latest_ms = NEVER if are_over else deadline_ms
+            bounds = _DeadlineBounds(deadline_ms, begun_after_ms(deadline_ms), latest_ms)
             seqs, holders = [each.seq for each in receipts], [each.holder for each in receipts]
-            changed, places = _held_open(db, Q.may_extend, seqs, holders, (*open_now, deadline_ms, *bounds))
+            cached, changed, places = _held_open(db, state, Q.may_extend, seqs, holders, now_ms, bounds)
             if changed:
                 seqs = [facts[0] for facts in changed]
                 db.change_all(Q.move_deadlines, (deadline_ms, settings.retention_s * SECOND_MS), seqs)
+            if cached:
+                changed += db.lease_log.extend(queue.id, state.leases, cached, deadline_ms)
+            if changed:
                 if are_over:
                     db.hidden_until(state, deadline_ms)
                 if db.journal is not None:
@@ -206,6 +238,9 @@ def settle(db: Database, queue_id: int) -> bool:
     state, now_ms = db.states.get(queue_id), db.clock.now_ms()
     if state is None or state.next_due_ms > now_ms:
         return False
+    db.write_back(state, CHUNK)
+    if state.leases.by_seq:
+        return True
     settings = state.queue.settings
     rows = db.execute(Q.due, (queue_id, now_ms, CHUNK)).fetchall()
     more = len(rows) == CHUNK
@@ -260,6 +295,7 @@ def reschedule_hidden(db: Database, state: CachedQueue, *, new_delay: bool) -> N
     """After an edit: retention counts anew, and on FIFO queues a new delay reaches the messages that are waiting."""
     settings = state.queue.settings
     retention_ms = settings.retention_s * SECOND_MS
+    db.write_back(state)
     if new_delay:
         db.execute(Q.change_delay, (state.queue.id, settings.delay_s * SECOND_MS, retention_ms))
     db.execute(Q.shorten_wakes, (state.queue.id, retention_ms))
@@ -292,6 +328,8 @@ class Purge(NamedTuple):
 def sweep(db: Database, purge: Purge, state: CachedQueue | None) -> bool:
     """Remove one chunk of a queue's messages; True while more are left. `state` is None for a deleted queue."""
     asked = (purge.queue_id, purge.up_to_seq + 1, CHUNK)
+    if state is not None:
+        db.write_back(state)
     rows: list[Any] = []
     for query in (Q.expired_alone, Q.expired_grouped, Q.expired_ranked, Q.hidden_below):
         rows += db.execute(query, asked).fetchall()

@@ -187,6 +187,7 @@ def take(
             taken = _take_first(db, state, budget, visibility_s, now_ms, caller)
             if taken is not None:
                 return taken
+        db.write_back(state)
         if is_plain and target is None:
             candidates = map(to_message, db.execute(Q.visible_alone, (queue.id, 0, budget.count)))
         else:
@@ -218,7 +219,7 @@ def _take_first(
     """The shortcut `first_as_received` of queries.sql; None, and nothing taken, where one of ten is spent."""
     queue, deadline_ms, wall_ms = state.queue, now_ms + visibility_s * SECOND_MS, db.clock.wall_ms()
     opened, retention_s = (deadline_ms, now_ms, wall_ms), queue.settings.retention_s
-    rows = db.execute(Q.first_as_received, (wall_ms, queue.id, budget.count))
+    rows = db.execute(Q.first_as_received, (wall_ms, queue.id, budget.count, state.leases.taken_seq))
     found = _as_received(rows, deadline_ms, now_ms)
     # Ten are all taken, without a look at their sizes.
     messages = list(found) if budget.bytes_left is None else budget.choose(found)[0]
@@ -226,15 +227,19 @@ def _take_first(
     if spent_at is not None and max([message.receive_count for message in messages], default=0) > spent_at:
         return None
     if messages:
-        seqs = [message.seq for message in messages]
-        db.change_all(Q.open_leases, (*opened, retention_s * SECOND_MS), seqs)
-        wake_ms = wake_at_ms(seqs[0], deadline_ms, retention_s)  # of the first: no later than any other's
-        db.shift(state, _VISIBLE, _IN_FLIGHT, seqs[0], wake_ms, None, len(seqs))
+        facts: list[LeaseFacts] = [
+            (m.seq, m.message_id, m.delivery, deadline_ms, m.receive_count, m.body_bytes, m.message_type)
+            for m in messages
+        ]
+        if db.lease_log.has_room(len(facts)):
+            db.lease_log.open(queue.id, state.leases, facts, *opened)
+        else:
+            seqs = [message.seq for message in messages]
+            db.change_all(Q.open_leases, (*opened, retention_s * SECOND_MS), seqs)
+        first_seq = messages[0].seq
+        wake_ms = wake_at_ms(first_seq, deadline_ms, retention_s)  # no later than any other's
+        db.shift(state, _VISIBLE, _IN_FLIGHT, first_seq, wake_ms, None, len(facts))
         if db.journal is not None:
-            facts: list[LeaseFacts] = [
-                (m.seq, m.message_id, m.delivery, deadline_ms, m.receive_count, m.body_bytes, m.message_type)
-                for m in messages
-            ]
             db.journal.record_facts(Kind.RECEIVED, now_ms, queue.key, facts, caller)
     return messages
 
@@ -271,6 +276,7 @@ def _repeat(
     packed = db.execute(Q.find_attempt, (state.queue.id, attempt_id, now_ms)).get
     if packed is None:
         return []
+    db.write_back(state)
     claims = _decode_claims(packed)
     rows = [db.execute(Q.message_in_queue, (seq, state.queue.id)).get for seq, _, _ in claims]
     messages = {message.seq: message for message in [to_message(row) for row in rows if row is not None]}
@@ -427,6 +433,7 @@ def peek_next(db: Database, queue: Queue, limit: int) -> list[StoredMessage]:
     state = db.state_of(queue)
     if not state.visible or limit < 1:
         return []
+    db.write_back(state)
     fifo, page = state.queue.settings.fifo, min(limit, _PAGE_MAX)
     candidates = _fifo_order(db, state, limit) if fifo else _standard_order(db, state, page)
     return list(islice(candidates, limit))
@@ -456,6 +463,8 @@ class Peek:
 
     def look(self, db: Database) -> bool:
         """Take the next messages; True while more may follow."""
+        if state := db.states.get(self._queue_id):
+            db.write_back(state)
         enough_bytes = self._taken_bytes + BYTES_AT_ONCE
         return self._look_by_time(db, enough_bytes) if self._by_time else self._look(db, enough_bytes)
 

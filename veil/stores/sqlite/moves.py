@@ -70,6 +70,7 @@ def find(db: Database, task_id: str) -> MoveTask:
 
 
 def _oldest_visible(db: Database, source: CachedQueue, count: int) -> list[StoredMessage]:
+    db.write_back(source)
     if source.ranked or source.has_groups:
         rows = db.execute(Q.visible_oldest, (source.queue.id, count)).fetchall()
     else:
@@ -113,6 +114,7 @@ def discard(
 def _chosen(db: Database, source: CachedQueue, seq: int) -> StoredMessage | None:
     if seq < expired_below(db.clock.now_ms(), source.queue.settings.retention_s):
         return None
+    db.write_back(source)
     row = db.execute(Q.message_in_queue, (seq, source.queue.id)).get
     return None if row is None else to_message(row)
 

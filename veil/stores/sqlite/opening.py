@@ -12,14 +12,18 @@ from pathlib import Path
 import apsw
 
 from veil.core.errors import StoreDamaged, StoreError, StoreTooNew
+from veil.core.limits import SECOND_MS
+from veil.stores.sql import decode_settings
 from veil.stores.sqlite.data_directory import DATABASE, make_private, sync_path
-from veil.stores.sqlite.database import Q
+from veil.stores.sqlite.database import Q, widened
+from veil.stores.sqlite.lease_log import folded
 from veil.stores.sqlite.recovery.wal_scan import scan_wal
 
 _log = logging.getLogger(__name__)
 
 _MIGRATIONS = (
-    "schema.sql", "002_holds.sql", "003_priority.sql", "004_filtered_moves.sql", "005_waiting_groups.sql"
+    "schema.sql", "002_holds.sql", "003_priority.sql", "004_filtered_moves.sql", "005_waiting_groups.sql",
+    "006_lease_log.sql",
 )  # fmt: skip
 SCHEMA_VERSION = len(_MIGRATIONS)
 # Before 3.51.3 a WAL that was written and checkpointed at once could be corrupted.
@@ -46,6 +50,8 @@ def open_database(directory: Path) -> apsw.Connection:
     try:
         connection = connect(path)
         _migrate(connection, path)
+        with connection:
+            fold_lease_log(connection)
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     except (apsw.NotADBError, apsw.CorruptError) as error:
         raise StoreDamaged(f"{path}: {error}; run 'veil verify'") from error
@@ -102,6 +108,20 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
                 connection.execute(Q.write_meta, ("store_id", new_journal_id()))
                 connection.execute(Q.write_meta, ("journal_id", new_journal_id()))
             connection.execute(f"PRAGMA user_version = {version}")
+
+
+def fold_lease_log(connection: apsw.Connection) -> None:
+    """Write the leases of the log into the rows of their messages, as a stop does and a crash does not."""
+    if not connection.table_exists("main", "lease_log"):
+        return  # a backup of an older version
+    rows = [packed for (packed,) in connection.execute(Q.lease_log)]
+    for queue_id, leases in folded(rows).items():
+        settings = connection.execute(Q.queue_settings, (queue_id,)).get
+        if settings is not None:
+            retention_ms = decode_settings(settings).retention_s * SECOND_MS
+            statement = widened(Q.open_leases, 1)
+            connection.executemany(statement, ((*lease, retention_ms, seq) for seq, lease in leases.items()))
+    connection.execute(Q.clear_lease_log)
 
 
 def new_journal_id() -> bytes:

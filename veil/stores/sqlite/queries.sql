@@ -34,6 +34,9 @@ SELECT q.id, q.region, q.account, q.name, q.settings, q.tags, q.scope, q.created
 FROM queue q JOIN queue_count c ON c.queue_id = q.id
 WHERE q.deleted_at_ms IS NULL;
 
+-- name: queue_settings
+SELECT settings FROM queue WHERE id = ?;
+
 -- name: insert_queue
 INSERT INTO queue (region, account, name, settings, tags, scope, created_wall_ms, modified_wall_ms)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?);
@@ -95,18 +98,19 @@ WHERE queue_id = ? AND state = {VISIBLE} AND group_name IS NULL AND priority = {
 -- name: first_as_received
 -- A shortcut past `core.decide.open_leases`, with `open_leases` below: the same messages as a receive with a visibility leaves them. To
 -- decide each one's lease, and to write it into the message, takes a ninth of a receive of ten. Of StoredMessage what is not the same
--- for all of them, in its order. Wall time, queue, limit.
+-- for all of them, in its order. Wall time, queue, limit, the seq behind which to read on (lease_log.py).
 SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, deduplication_id, dead_letter_source,
        receive_count + 1, coalesce(first_received_wall_ms, ?1), delivery + 1, message_type, body_bytes
 FROM message INDEXED BY visible_alone
-WHERE queue_id = ?2 AND state = {VISIBLE} AND group_name IS NULL AND priority = {PRIORITY_DEFAULT} ORDER BY seq LIMIT ?3;
+WHERE queue_id = ?2 AND state = {VISIBLE} AND group_name IS NULL AND priority = {PRIORITY_DEFAULT} AND seq > ?4
+ORDER BY seq LIMIT ?3;
 
 -- name: open_leases
--- Of what `first_as_received` has found: deadline, now, wall time, retention, seqs. As `write_leases` in all else.
+-- Of what `first_as_received` has found: deadline, receive, its wall time, retention, seqs. As `write_leases` in all else.
 UPDATE OR FAIL message SET state = {IN_FLIGHT}, due_at_ms = ?1, received_at_ms = ?2, delivery = delivery + 1, holder = delivery + 1,
        receive_count = receive_count + 1, first_received_wall_ms = coalesce(first_received_wall_ms, ?3),
        wake_at_ms = CASE WHEN ?1 > (seq >> {COUNTER_BITS}) + ?4 THEN (seq >> {COUNTER_BITS}) + ?4 ELSE ?1 END
-WHERE seq IN (:seqs);
+WHERE seq IN (:seqs) AND state = {VISIBLE};
 
 -- name: visible_grouped
 -- Visible messages of ordinary priority that have a group, in order, whatever the group.
@@ -279,9 +283,11 @@ SELECT wake_at_ms FROM message INDEXED BY hidden WHERE queue_id = ? AND state <>
 UPDATE message SET wake_at_ms = ? WHERE seq = ?;
 
 -- name: oldest_visible
+-- Queue; the seq up to which those without a group have leases that are not in their rows.
 SELECT min(seq) FROM (
     SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_alone
-                      WHERE queue_id = ?1 AND state = {VISIBLE} AND group_name IS NULL AND priority = {PRIORITY_DEFAULT} ORDER BY seq LIMIT 1)
+                      WHERE queue_id = ?1 AND state = {VISIBLE} AND group_name IS NULL AND priority = {PRIORITY_DEFAULT} AND seq > ?2
+                      ORDER BY seq LIMIT 1)
     UNION ALL
     SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_grouped
                       WHERE queue_id = ?1 AND state = {VISIBLE} AND group_name IS NOT NULL AND priority = {PRIORITY_DEFAULT} ORDER BY seq LIMIT 1)
@@ -441,6 +447,21 @@ DELETE FROM stream WHERE queue_id = ? AND name = ?;
 
 -- name: drop_stream_holds
 DELETE FROM hold WHERE queue_id = ? AND stream = ?;
+
+-- ---- leases that are not in the rows of their messages (lease_log.py)
+
+-- name: lease_log
+SELECT packed FROM lease_log ORDER BY number;
+
+-- name: add_to_lease_log
+INSERT INTO lease_log (packed) VALUES (?);
+
+-- name: clear_lease_log
+DELETE FROM lease_log;
+
+-- name: received_facts
+-- LeaseFacts without the deadline, of messages as their receive left them: seqs.
+SELECT seq, message_id, delivery + 1, receive_count + 1, body_bytes, message_type FROM {ASKED};
 
 -- ---- the outbox
 

@@ -57,6 +57,7 @@ def edit(db: Database, queue: Queue, change: Callable[[QueueContent], QueueConte
 def delete(db: Database, queue: Queue, caller: Caller) -> None:
     """Remove the queue from sight; what it has is swept afterwards, a chunk at a time."""
     state, now_ms = db.state_of(queue), db.clock.now_ms()
+    db.write_back(state)
     db.execute(Q.mark_queue_deleted, (now_ms, encode_caller(caller), queue.id))
     db.execute(Q.forget_rests, (now_ms - REST_AFTER_DELETE_MS,))
     db.execute(Q.rest_name, (*state.queue.key, now_ms))

@@ -173,6 +173,7 @@ class SqliteStore(OwnLeaseTime):
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
         with suppress(StoreError):  # it has failed, and says so elsewhere
+            await self._do(self._db.write_back_all)
             await self._do(leases.note_end, self._db)
         await self._commits.close()
         self._connection.close()
@@ -395,12 +396,11 @@ class SqliteStore(OwnLeaseTime):
 
     async def oldest_sent_ms(self, queue: Queue) -> int | None:
         await self._settled(queue)
-        self._db.state_of(queue)
-        seq = await self._do(self._read_one, Q.oldest_visible, queue.id, looks=True)
+        seq = await self._do(self._oldest_visible, queue, looks=True)
         return None if seq is None else instant_of(seq)
 
-    def _read_one(self, query: str, *given: Any) -> Any:
-        return self._db.execute(query, given).get
+    def _oldest_visible(self, queue: Queue) -> int | None:
+        return self._db.oldest_visible(self._db.state_of(queue))
 
     def _read_all(self, query: str, *given: Any) -> list[Any]:
         rows: list[Any] = self._db.execute(query, given).fetchall()

@@ -25,7 +25,7 @@ import apsw
 from veil.core.errors import StoreDamaged, StoreError
 from veil.stores.sqlite.data_directory import DATABASE, locked, sync_path
 from veil.stores.sqlite.database import Q
-from veil.stores.sqlite.opening import new_journal_id
+from veil.stores.sqlite.opening import fold_lease_log, new_journal_id
 from veil.stores.sqlite.recovery.verify import connect_to_read, looking_at, verify_file
 
 # How far numbers jump ahead where data went back in time.
@@ -76,6 +76,7 @@ def _copy_as_new(source: Path, target: Path) -> None:
     try:
         writer.pragma("journal_mode", "off")  # a copy that was interrupted is thrown away
         with writer:
+            fold_lease_log(writer)
             leave_gap(writer)
             begin_journal(writer)
     finally:

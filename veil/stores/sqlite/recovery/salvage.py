@@ -32,7 +32,8 @@ from veil.stores.copying.copy import MESSAGE, QUEUE
 from veil.stores.sql import decode_members, decode_settings, decode_tags, encode_settings
 from veil.stores.sqlite.data_directory import DATABASE, DataLock
 from veil.stores.sqlite.database import Q
-from veil.stores.sqlite.opening import connect, open_database
+from veil.stores.sqlite.lease_log import folded
+from veil.stores.sqlite.opening import connect, fold_lease_log, open_database
 from veil.stores.sqlite.recovery.backup import begin_journal, leave_gap
 from veil.stores.sqlite.recovery.verify import CHECKS, UNREADABLE, wrong_content, wrong_state
 from veil.stores.sqlite.recovery.wal_scan import Mending, copy_mended
@@ -98,6 +99,8 @@ def _saved(data_dir: Path, work: Path, out_dir: Path) -> Salvaged:
             _copy_messages(damaged, fresh, report, set_aside)
             for table in _PLAIN_TABLES:
                 _copy_plainly(damaged, fresh, table)
+            _copy_plainly(damaged, fresh, "lease_log", _is_readable_log)
+            fold_lease_log(fresh)
             _copy_holds(damaged, fresh)
             _count_anew(fresh)
             _copy_outbox(damaged, fresh, report)
@@ -271,6 +274,15 @@ def _copy_plainly(
     for row in _readable(damaged, f"SELECT {named} FROM {table}"):  # noqa: S608
         if keep(dict(zip(columns, row, strict=True))):
             fresh.execute(f"INSERT OR IGNORE INTO {table} ({named}) VALUES ({marks})", row)  # noqa: S608
+
+
+def _is_readable_log(row: dict[str, Any]) -> bool:
+    """A row that is not costs its messages their leases: they are visible."""
+    try:
+        folded([row["packed"]])
+    except UNREADABLE:
+        return False
+    return True
 
 
 def _copy_holds(damaged: apsw.Connection, fresh: apsw.Connection) -> None:

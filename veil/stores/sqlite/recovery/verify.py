@@ -26,6 +26,7 @@ from veil.core.receipt import delivery_of
 from veil.stores.sql import NamedQueries, decode_attributes, decode_members, decode_settings, decode_tags
 from veil.stores.sqlite.data_directory import DATABASE, DataLock
 from veil.stores.sqlite.database import Q
+from veil.stores.sqlite.lease_log import folded
 from veil.stores.sqlite.opening import SCHEMA_VERSION, schema_version
 from veil.stores.sqlite.recovery.wal_scan import WalScan, scan_wal
 
@@ -181,6 +182,7 @@ def _check_all(connection: apsw.Connection, findings: VerifyReport, progress: Pr
         findings.add("database", "database", f"cannot be read: {error}")
         return
     checks: dict[str, Check] = {"pages": _check_pages, "meta": _check_meta, "queues": _check_queues}
+    checks["lease_log"] = _check_lease_log
     for since, kind, query in _WRONG:
         if version >= since:
             checks[query] = partial(_check_wrong, kind, getattr(CHECKS, query))
@@ -229,6 +231,19 @@ def _check_queues(connection: apsw.Connection, findings: VerifyReport) -> None:
         if deleted:
             text = "deleted; what is left of it will be swept"
             findings.add("deleted queues", f"queue {_shown(name)}", text, "note")
+
+
+def _check_lease_log(connection: apsw.Connection, findings: VerifyReport) -> None:
+    """Whatever counts messages next has to know which of them are in flight though their rows do not say so."""
+    connection.execute(CHECKS.make_leased)
+    if not connection.table_exists("main", "lease_log"):
+        return
+    try:
+        queues = folded([packed for (packed,) in connection.execute(Q.lease_log)])
+    except UNREADABLE as error:
+        findings.add("leases", "lease log", f"unreadable: {error}")
+        return
+    connection.executemany(CHECKS.add_leased, ((seq,) for leases in queues.values() for seq in leases))
 
 
 def _check_wrong(kind: str, query: str, connection: apsw.Connection, findings: VerifyReport) -> None:
