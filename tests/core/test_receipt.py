@@ -12,6 +12,9 @@ from veil.core.errors import ReceiptInvalid
 from veil.core.receipt import DELIVERY_BITS, ROTATION_MAX, Receipt, ReceiptBook
 
 BOOK = ReceiptBook(b"k" * 32)
+OTHER = ReceiptBook(
+    b"k" * 32
+)  # of another process, or after a restart: it has written none of the receipts that it reads
 ALPHABET = string.ascii_letters + string.digits + "-_"
 
 
@@ -21,7 +24,7 @@ def test_what_is_written_is_read_back(queue_id, seq, delivery):
 
     assert len(text) == 44
     assert set(text) <= set(ALPHABET)
-    assert BOOK.read(text, queue_id) == Receipt(queue_id, seq, delivery, text)
+    assert BOOK.read(text, queue_id) == OTHER.read(text, queue_id) == Receipt(queue_id, seq, delivery, text)
 
 
 @given(
@@ -36,8 +39,8 @@ def test_a_rotated_receipt_is_another_text_of_the_same_alphabet(queue_id, seq, d
 
     assert len(text) == 48
     assert set(text) <= set(ALPHABET)
-    assert BOOK.read(text, queue_id) == Receipt(queue_id, seq, holder, text)
-    assert BOOK.read(text, queue_id).delivery == delivery
+    assert BOOK.read(text, queue_id) == OTHER.read(text, queue_id) == Receipt(queue_id, seq, holder, text)
+    assert OTHER.read(text, queue_id).delivery == delivery
 
 
 def test_a_rotated_receipt_cannot_be_cut_down_to_the_first_nor_drawn_out_from_it():
@@ -46,9 +49,20 @@ def test_a_rotated_receipt_cannot_be_cut_down_to_the_first_nor_drawn_out_from_it
             BOOK.read(text, 1)
 
 
-def test_a_receipt_of_another_queue_is_refused():
-    with pytest.raises(ReceiptInvalid):
-        BOOK.read(BOOK.write(1, 2, 3), 2)
+@pytest.mark.parametrize("reader", [BOOK, OTHER])
+def test_a_receipt_of_another_queue_is_refused(reader):
+    text, of_queue_2 = BOOK.write(1, 2, 3), BOOK.write(2, 2, 3)
+    for texts in ([text], [of_queue_2, text]):
+        with pytest.raises(ReceiptInvalid):
+            reader.read_all(texts, 2)
+
+
+def test_only_the_latest_receipts_that_were_written_are_kept(monkeypatch):
+    monkeypatch.setattr("veil.core.receipt._KEPT_MAX", 3)
+    book = ReceiptBook(b"k" * 32)
+    texts = [book.write(1, seq, 1) for seq in range(10)]
+    assert len(book._fresh) + len(book._older) <= 6
+    assert [receipt.seq for receipt in book.read_all(texts, 1)] == [*range(10)]
 
 
 def test_a_receipt_under_another_key_is_refused():
@@ -61,7 +75,7 @@ def test_a_receipt_with_any_one_character_changed_is_refused():
     for place, char in enumerate(text):
         other = ALPHABET[(ALPHABET.index(char) + 1) % len(ALPHABET)]
         with pytest.raises(ReceiptInvalid):
-            BOOK.read(text[:place] + other + text[place + 1 :], 1)
+            OTHER.read(text[:place] + other + text[place + 1 :], 1)
 
 
 @pytest.mark.parametrize(
@@ -69,20 +83,20 @@ def test_a_receipt_with_any_one_character_changed_is_refused():
 )
 def test_what_is_no_receipt_is_refused_with_its_text(text):
     with pytest.raises(ReceiptInvalid) as refusal:
-        BOOK.read(text, 1)
+        OTHER.read(text, 1)
     assert refusal.value.receipt == text
 
 
 @given(st.text(max_size=60))
 def test_no_text_at_all_does_worse_than_be_refused(text):
     with pytest.raises(ReceiptInvalid):
-        BOOK.read(text, 1)
+        OTHER.read(text, 1)
 
 
 def test_the_other_spelling_of_base64_is_refused():
     text = next(text for seq in range(100) if set(text := BOOK.write(1, seq, 3)) & set("-_"))
     with pytest.raises(ReceiptInvalid):
-        BOOK.read(text.replace("-", "+").replace("_", "/"), 1)
+        OTHER.read(text.replace("-", "+").replace("_", "/"), 1)
 
 
 def test_stray_characters_that_decoders_skip_make_no_second_spelling():
@@ -95,12 +109,12 @@ def test_stray_characters_that_decoders_skip_make_no_second_spelling():
         text + "\n",
     ):
         with pytest.raises(ReceiptInvalid):
-            BOOK.read(other, 1)
+            OTHER.read(other, 1)
 
 
 def _read_one_by_one(texts: list[str]) -> list[Receipt] | None:
     try:
-        return [BOOK.read(text, 1) for text in texts]
+        return [OTHER.read(text, 1) for text in texts]
     except ReceiptInvalid:
         return None
 
@@ -119,12 +133,13 @@ _SPECIAL = st.sampled_from(
 )
 
 
+@pytest.mark.parametrize("reader", [BOOK, OTHER])
 @given(st.lists(_OURS, max_size=12), st.lists(_SPECIAL, max_size=2), st.randoms())
-def test_receipts_read_together_are_those_read_one_by_one(ours, special, random):
+def test_receipts_read_together_are_those_read_one_by_one(reader, ours, special, random):
     texts = [*ours, *special]
     random.shuffle(texts)
     try:
-        assert BOOK.read_all(texts, 1) == _read_one_by_one(texts)
+        assert reader.read_all(texts, 1) == _read_one_by_one(texts)
     except ReceiptInvalid:
         assert _read_one_by_one(texts) is None
 
@@ -133,4 +148,4 @@ def test_what_is_a_receipt_only_together_with_its_neighbour_is_refused():
     first, second = BOOK.write(1, 2, 3), BOOK.write(1, 3, 3)
     for texts in ([first + second[0], second[1:]], [first[:-4], first[-4:] + second], [first + second, ""]):
         with pytest.raises(ReceiptInvalid):
-            BOOK.read_all(texts, 1)
+            OTHER.read_all(texts, 1)
