@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 
 import pytest
 
@@ -151,6 +152,42 @@ async def test_a_dead_letter_carries_its_reason_and_the_original_is_gone():
         assert told["veil.source_queue"] == "orders"
         assert told["veil.message_id"] == sent
         assert harness.deleted == ["order 7"]
+
+
+@pytest.mark.parametrize("by_policy", [False, True])
+async def test_an_error_may_be_the_reason_of_a_dead_letter(by_policy: bool):
+    app = Consumer("orders", on_failure=lambda error, message: DeadLetter(error))  # type: ignore[arg-type]
+
+    @app.handler
+    async def handle(body: str) -> None:
+        raise ValueError("no such customer") if by_policy else Reject(ValueError("no such customer"))  # type: ignore[arg-type]
+
+    async with ConsumerHarness(app) as harness:
+        await harness.send()
+        await harness.settle()
+        (dead,) = await harness.dead_letters()
+        assert dead.attributes is not None
+        assert dead.attributes["veil.reason"].value == "no such customer"
+
+
+async def test_a_message_whose_outcome_cannot_be_carried_out_comes_back_when_its_window_ends(
+    caplog: pytest.LogCaptureFixture,
+):
+    app, seen = Consumer("orders"), []
+
+    @app.handler
+    async def handle(message: Message) -> None:
+        seen.append(message.receive_count)
+        if len(seen) == 1:
+            message.settling = lambda: nullcontext(1 / 0)
+
+    async with ConsumerHarness(app) as harness:
+        await harness.send()
+        await harness.settle()
+        await harness.advance(31)  # renewed on and on it would be hidden for twelve hours
+        assert seen == [1, 2]
+        assert harness.deleted == ["hello"]
+    assert "settling failed in an unforeseen way" in caplog.text
 
 
 async def test_a_dead_letter_that_cannot_be_sent_is_not_lost(caplog: pytest.LogCaptureFixture):

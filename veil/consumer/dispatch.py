@@ -349,6 +349,7 @@ class Dispatch:
             gone = await self._processor.settle(messages, outcomes, lambda: self._waiting.halt(first))
         except Exception:
             _log.exception("settling failed in an unforeseen way", extra=first.extra())
+            self._processor.let_expire([*messages, *self._waiting.halt(first)])
         finally:
             if self._waiting.settled(first, gone):
                 self._begin()

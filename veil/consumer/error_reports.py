@@ -170,8 +170,8 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def words_of(error: BaseException) -> str:
-    """What the error says of itself."""
+def words_of(error: object) -> str:
+    """What the error, or whatever else was given as a reason, says of itself."""
     try:
         return str(error)
     except BaseException:  # an exception whose own words fail must not fail the consumer

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from veil.consumer.error_reports import told
+from veil.consumer.error_reports import told, words_of
 from veil.consumer.lease import Lease
 from veil.consumer.message import Message
 from veil.core.limits import VISIBILITY_MAX_S
@@ -77,6 +77,11 @@ class DeadLetter(Outcome):
     reason: str = ""
     error: BaseException | None = field(default=None, compare=False, repr=False)
     handler: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        given: object = self.reason
+        if not isinstance(given, str):  # `raise Reject(error)` is too natural to fail
+            object.__setattr__(self, "reason", words_of(given))
 
 
 @dataclass(frozen=True, slots=True)

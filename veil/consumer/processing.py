@@ -143,6 +143,12 @@ class MessageProcessor:
         """Make messages that were not begun visible at once, from the first on."""
         await self._releases.give_back(await self._taken_over(messages))
 
+    def let_expire(self, messages: Sequence[Message]) -> None:
+        """Do nothing more for them: they come back when their windows end."""
+        self._keeper.let_go(*(message.lease for message in messages))
+        for message in messages:
+            message.lease.end()
+
     async def abandon(self, messages: Sequence[Message]) -> None:
         """Give back what handlers hold that do not end; whatever they still do is of no account."""
         await self._keeper.let_go(*(message.lease for message in messages))
