@@ -16,7 +16,18 @@ from veil.consumer.handlers.running import HandlingSettings
 from veil.consumer.handlers.table import Handler, HandlerTable
 from veil.consumer.lease import Lease
 from veil.consumer.message import Message, current_message
-from veil.consumer.outcomes import DeadLetter, Delete, Discard, Fatal, LetExpire, Outcome, Release, RetryAfter
+from veil.consumer.outcomes import (
+    DeadLetter,
+    Delete,
+    Discard,
+    Fatal,
+    LetExpire,
+    Outcome,
+    Reject,
+    Release,
+    Retry,
+    RetryAfter,
+)
 
 
 class Order(msgspec.Struct):
@@ -91,11 +102,22 @@ async def test_any_other_result_is_ignored() -> None:
     assert await a_handler(ship).call(a_message()) == Delete()
 
 
-async def test_an_outcome_class_returned_by_mistake_does_not_delete_the_message() -> None:
+@pytest.mark.parametrize("returned", [LetExpire, Retry, Retry(after_s=60), Reject("no")], ids=repr)
+async def test_what_was_meant_to_be_made_or_raised_does_not_delete_the_message(returned: Any) -> None:
     async def ship(body: str) -> Any:
-        return LetExpire
+        return returned
 
     assert isinstance(await a_handler(ship).call(a_message()), RetryAfter)
+
+
+async def test_a_coroutine_that_nobody_awaited_does_not_delete_the_message(caplog: Any) -> None:
+    async def really() -> None: ...
+
+    async def ship(body: str) -> Any:
+        return really()
+
+    assert isinstance(await a_handler(ship).call(a_message()), RetryAfter)
+    assert "await" in caplog.text
 
 
 async def test_a_sync_function_that_only_makes_a_coroutine_does_not_delete_the_message(caplog: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar, overload
@@ -26,7 +27,7 @@ from veil.consumer.handlers.running import (
 from veil.consumer.handlers.signature import Signature, handler_name, read_signature
 from veil.consumer.lease import Lease
 from veil.consumer.message import CURRENT, Message
-from veil.consumer.outcomes import Delete, Discard, FailurePolicy, FailureSpec, Outcome, Release
+from veil.consumer.outcomes import Delete, Discard, FailurePolicy, FailureSpec, Outcome, Release, Verdict
 
 
 class _Handling(Judge):
@@ -126,9 +127,16 @@ def answered(result: Any) -> Outcome:
         return Delete()
     if isinstance(result, Outcome):
         return result
-    if isinstance(result, type) and issubclass(result, Outcome):
-        # Taken as "done", the message would be deleted against what was meant.
-        raise AnswerRefused(f"the handler returned the class {result.__name__}, expected {result.__name__}()")
+    # Taken as "done", the message would be deleted against what was meant.
+    if inspect.iscoroutine(result):
+        result.close()
+        raise AnswerRefused(
+            "the handler returned a coroutine that nobody has run, expected it to `await` that"
+        )
+    kind = result if isinstance(result, type) else type(result)
+    if issubclass(kind, Outcome | Verdict):
+        wanted = f"{kind.__name__}()" if issubclass(kind, Outcome) else f"it to `raise {kind.__name__}()`"
+        raise AnswerRefused(f"the handler returned {result!r}, expected {wanted}")
     return Delete()
 
 
