@@ -54,6 +54,14 @@ class Typed(TypedDict):
     order_id: int
 
 
+class StructOfModel(msgspec.Struct):
+    inner: Model
+
+
+class TypedOfModel(TypedDict):
+    inner: Model
+
+
 class Tuple(NamedTuple):
     order_id: int
 
@@ -86,6 +94,8 @@ def decoded(annotation: Any, body: str) -> Any:
         (list[Model], '[{"order_id": 1}]', [Model(order_id=1)]),
         (list[Struct], '[{"order_id": 1}]', [Struct(1)]),
         (Struct | None, "null", None),
+        (Model | PydanticData, '{"order_id": 1}', Model(order_id=1)),
+        (list[Model | PydanticData] | Model, '[{"order_id": 1}]', [Model(order_id=1)]),
         (Colour, '"red"', Colour.RED),
         (int, "42", 42),
         (Any, '"text"', "text"),
@@ -140,6 +150,12 @@ def test_a_bytes_payload_that_cannot_be_encoded_is_poison() -> None:
 @pytest.mark.parametrize("annotation", [Stranger, list[Stranger], Stranger | None, dict[str, Stranger]])
 def test_a_class_that_nothing_can_decode_is_refused_beforehand(annotation: Any) -> None:
     with pytest.raises(TypeRefused, match="Stranger is no payload type, expected a pydantic model"):
+        decoder_for(annotation)
+
+
+@pytest.mark.parametrize("annotation", [StructOfModel, TypedOfModel])
+def test_a_type_that_pydantic_cannot_build_is_refused_beforehand(annotation: Any) -> None:
+    with pytest.raises(TypeRefused, match=f"{annotation.__name__} cannot be decoded: "):
         decoder_for(annotation)
 
 

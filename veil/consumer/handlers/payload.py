@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from msgspec import inspect as shapes
@@ -130,17 +130,31 @@ def _json_into(annotation: Any) -> Decoder:
 
 def _json_decoder(annotation: Any, name: str) -> Callable[[Any], Any]:
     try:
-        foreign = list(_foreign_classes(shapes.type_info(annotation), set()))
+        try:
+            foreign = list(_foreign_classes(shapes.type_info(annotation), set()))
+        except TypeError:  # of a union of models, msgspec does not tell the shape
+            foreign = [cls for cls in _named_in(annotation) if _is_pydantic(cls)]
+            if not foreign:
+                raise
         if not foreign:
             return msgspec.json.Decoder(annotation).decode
-    except (TypeError, NameError) as error:
-        raise TypeRefused(f"{name} cannot be decoded: {error}") from None
-    strangers = [cls for cls in foreign if not _is_pydantic(cls)]
-    if strangers:
-        raise TypeRefused(f"{type_name(strangers[0])} is no payload type, expected {PAYLOAD_TYPES}")
-    from pydantic import TypeAdapter
+        strangers = [cls for cls in foreign if not _is_pydantic(cls)]
+        if strangers:
+            raise TypeRefused(f"{type_name(strangers[0])} is no payload type, expected {PAYLOAD_TYPES}")
+        from pydantic import TypeAdapter
 
-    return TypeAdapter(annotation).validate_json
+        return TypeAdapter(annotation).validate_json
+    except TypeRefused:
+        raise
+    except (TypeError, NameError, RuntimeError) as error:  # pydantic's own are RuntimeErrors of several lines
+        raise TypeRefused(f"{name} cannot be decoded: {str(error).splitlines()[0]}") from None
+
+
+def _named_in(annotation: Any) -> Iterator[Any]:
+    """What an annotation is written of."""
+    yield annotation
+    for part in get_args(annotation):
+        yield from _named_in(part)
 
 
 def _foreign_classes(shape: Any, seen: set[int]) -> Iterator[type]:
