@@ -118,6 +118,29 @@ async def test_batch_handlers_have_them_once_a_batch() -> None:
     assert steps == ["1 messages"]
 
 
+class Repository:
+    def __init__(self, message: Message) -> None:
+        self.key = message.id
+
+
+class Numbers:
+    async def __call__(self) -> int:
+        return 7
+
+
+async def test_classes_and_objects_that_are_called_can_be_depended_on() -> None:
+    async def ship(
+        order: dict[str, Any],
+        repository: Annotated[Repository, Depends(Repository)],
+        number: Annotated[int, Depends(Numbers())],
+        made: Annotated[int, Depends(int)],
+    ) -> None:
+        steps.append(f"{repository.key} {number} {made}")
+
+    assert await outcome_of(ship) == Delete()
+    assert steps == ["m-1 7 0"]
+
+
 def test_what_cannot_be_given_is_refused_when_the_handler_is_decorated() -> None:
     def wants(order: dict[str, Any]) -> None: ...
 

@@ -97,6 +97,7 @@ async def an_async_generator(order: Order):  # type: ignore[no-untyped-def]
 
 
 def not_importable(order: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+def misspelt(order: "list[") -> None: ...  # type: ignore[name-defined]  # noqa: F722
 def behind_a_default(order: Order, limit: int = 5, lease: Lease | None = None, /) -> None: ...
 
 
@@ -117,6 +118,7 @@ def behind_a_default(order: Order, limit: int = 5, lease: Lease | None = None, /
         (a_generator, "is a generator"),
         (an_async_generator, "is a generator"),
         (not_importable, "an annotation cannot be read: name 'Nowhere' is not defined"),
+        (misspelt, "an annotation cannot be read: Forward reference must be an expression"),
         (behind_a_default, "parameter 'lease' is positional-only behind one with a default"),
         (Stranger, "is a class"),
         (3, "cannot be called"),

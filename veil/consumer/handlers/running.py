@@ -295,7 +295,7 @@ async def made(
             return await run_sync(functools.partial(manager.__exit__, *error), executor)
 
         stack.push_async_exit(leave)
-    elif inspect.iscoroutinefunction(function):
+    elif is_coroutine_function(function):
         value = await call()
     else:
         value = await run_sync(call, executor)

@@ -10,7 +10,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -151,10 +151,10 @@ def _dependency(
     if function in above:
         way = " needs ".join(getattr(each, "__name__", repr(each)) for each in (*above, function))
         raise HandlerRefused(name, f"its dependencies go in a circle: {way}")
-    hints = _hints(function, name) if not isinstance(function, type) else {}
+    hints = _hints(function.__init__ if isinstance(function, type) else function, name)  # type: ignore[misc]
     given: list[tuple[str, int]] = []
     dependencies: list[tuple[str, Dependency]] = []
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in _parameters(function):
         annotation = hints.get(parameter.name, parameter.annotation)
         mark = depends_in(annotation, parameter.default)
         if mark is not None:
@@ -173,6 +173,15 @@ def _dependency(
                 "Depends(…) or a default",
             )
     return Dependency(function, tuple(given), tuple(dependencies))
+
+
+def _parameters(function: Callable[..., Any]) -> Iterable[inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters.values()
+    except (
+        ValueError
+    ):  # some of those that are not written in Python do not say; they are called with nothing
+        return ()
 
 
 def handler_name(function: Callable[..., Any]) -> str:
@@ -215,7 +224,7 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
         inner = type(inner).__call__
     try:
         return typing.get_type_hints(inner, include_extras=True)
-    except NameError as error:
+    except (NameError, SyntaxError) as error:
         raise HandlerRefused(
             name, f"an annotation cannot be read: {error}; it must be importable at run time, at module level"
         ) from None
