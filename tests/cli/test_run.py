@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import signal
@@ -12,6 +13,8 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -75,6 +78,7 @@ def clean_modules() -> Iterator[None]:
         ("shop.py", "'shop.py': expected module:app"),
         ("faulty_import:app", "importing faulty_import failed at .*faulty_import.py:1: ModuleNotFoundError: .*'zzz'"),
         ("faulty_syntax:app", "importing faulty_syntax failed at .*faulty_syntax.py:1: SyntaxError"),
+        ("faulty_exit:app", "importing faulty_exit failed at .*faulty_exit.py:2: SystemExit: 3"),
         ("faulty_setting:app", "failed at .*faulty_setting.py:2: SettingsError: concurrency=0: expected"),
     ],
 )  # fmt: skip
@@ -83,6 +87,7 @@ def test_a_consumer_that_cannot_be_found_is_told_in_one_line(command: Veil, targ
     Path("faulty_empty.py").write_text("x = 1\n")
     Path("faulty_import.py").write_text("import zzz\n")
     Path("faulty_syntax.py").write_text("def (\n")
+    Path("faulty_exit.py").write_text("import sys\nsys.exit(3)\n")
     Path("faulty_setting.py").write_text(
         "from veil import Consumer\napp = Consumer('orders', concurrency=0)\n"
     )
@@ -115,6 +120,44 @@ def test_a_queue_that_does_not_exist_is_exit_code_1(veil: Veil):
     assert ran.code == 1
     assert "queue orders: " in ran.err
     assert "not exist" in ran.err
+
+
+LIFESPAN = """
+import contextlib, json
+
+@contextlib.asynccontextmanager
+async def opened(app):
+    json.loads("")
+    yield
+
+app = Consumer("orders", lifespan=opened)
+"""
+
+
+def test_an_error_of_the_users_own_start_is_told_with_its_traceback(veil: Veil):
+    Path("shop.py").write_text(APP.replace('app = Consumer("orders")', LIFESPAN))
+    with pytest.raises(json.JSONDecodeError):  # a ValueError, as a refused setting is one
+        veil("run", "shop:app", "--log-level", "error")
+
+
+HELPER = """
+from veil import Adaptive
+
+def a_policy():
+    class Own(Adaptive): ...
+    return Own()
+
+app = Consumer("orders", helper_process=True, renewal=a_policy())
+"""
+
+
+def test_a_policy_that_cannot_go_to_a_helper_process_is_told_in_one_line(veil: Veil):
+    veil("queue", "create", "orders")
+    Path("shop.py").write_text(APP.replace('app = Consumer("orders")', HELPER))
+    ran = veil("run", "shop:app", "--log-level", "error")
+    assert ran.code == 1
+    assert re.search("queue orders: the renewal helper cannot work: .*Own", ran.err), ran.err
+    assert len(ran.err.strip().splitlines()) == 1
 
 
 # ---- processes
@@ -273,9 +316,16 @@ def test_reload_restarts_when_a_source_changes(start: Start, send: Callable[[str
     assert running.stop() == 0
 
 
-def test_the_health_ports_of_workers_follow_each_other(start: Start, send: Callable[[str], None]):
+@pytest.mark.parametrize("by_option", [True, False])
+def test_the_health_ports_of_workers_follow_each_other(
+    start: Start, send: Callable[[str], None], tmp_path: Path, by_option: bool
+):
     port = free_ports(2)
-    running = start("--workers", "2", "--health-port", str(port))
+    if by_option:
+        running = start("--workers", "2", "--health-port", str(port))
+    else:
+        (tmp_path / "shop.py").write_text(APP.replace('"orders"', f'"orders", health_port={port}'))
+        running = start("--workers", "2")
     until(lambda: running.out().count("consuming") == 2)
     for each in (port, port + 1):
         with urllib.request.urlopen(f"http://127.0.0.1:{each}/readyz", timeout=60) as answer:
@@ -289,6 +339,22 @@ def test_the_health_ports_of_workers_follow_each_other(start: Start, send: Calla
 def test_a_worker_that_ends_by_itself_is_not_started_again():
     supervisor = Supervisor([[sys.executable, "-c", "pass"], [sys.executable, "-c", "raise SystemExit(2)"]])
     assert supervisor.run(pause=lambda _: time.sleep(0.01)) == 2
+
+
+def test_a_signal_that_comes_while_a_worker_is_being_started_reaches_it(monkeypatch: pytest.MonkeyPatch):
+    def popen(*arguments: Any, **settings: Any) -> subprocess.Popen[bytes]:
+        made = subprocess.Popen(*arguments, **settings)
+        signal.raise_signal(signal.SIGTERM)
+        return made
+
+    def pause(seconds: float) -> None:
+        worker = supervisor._workers[0]
+        assert worker.process is not None
+        assert worker.process.wait(60) == -signal.SIGTERM
+
+    monkeypatch.setattr("veil.cli.run.subprocess", SimpleNamespace(Popen=popen))
+    supervisor = Supervisor([["sleep", "3600"]])
+    assert supervisor.run(pause=pause) == 0
 
 
 def test_restarts_come_slower_and_slower():

@@ -6,7 +6,9 @@ the consumer that it was told to run, and for what is found nowhere else.
 
 from __future__ import annotations
 
+import base64
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -131,7 +133,8 @@ def test_the_helper_that_renews_starts_where_its_consumer_does_not_look(planted:
     from veil.consumer.renewal.keeper_process import HelperPipe
 
     heard: list[object] = []
-    pipe = HelperPipe(dict, None, lambda _, message: heard.append(message))  # type: ignore[arg-type]
+    needs = base64.b64encode(pickle.dumps((dict, None)))
+    pipe = HelperPipe(needs, lambda _, message: heard.append(message))
     until(lambda: bool(heard), "it said nothing")
     pipe.say("close")
     pipe.close(30)

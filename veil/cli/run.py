@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,7 +67,7 @@ def _imported(name: str) -> object:
     try:
         with _found_first_in(here, name.partition(".")[0]):
             return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{name}.".startswith(f"{missing}."):
             text = f"there is no module {name} in {here} or among the installed packages"
@@ -91,7 +92,7 @@ def _found_first_in(place: str, package: str) -> Iterator[None]:
         sys.meta_path.remove(finder)
 
 
-def _import_failed(name: str, error: Exception) -> ArgumentWrong:
+def _import_failed(name: str, error: BaseException) -> ArgumentWrong:
     if isinstance(error, SyntaxError) and error.filename:
         place = f"{error.filename}:{error.lineno}"
     else:
@@ -152,6 +153,7 @@ def run(
     log_level: str = option("--log-level LEVEL", f"One of {', '.join(_LEVELS)}.", default="info"),
     log_format: str = option("--log-format FORMAT", "text, or json for one object per line.", default="text"),
     parent: int | None = option("--parent", "", hidden=True),
+    place: int = option("--place", "", default=0, hidden=True),
 ) -> None:
     """Run a consumer, or several, until they are told to stop.
 
@@ -173,6 +175,8 @@ def run(
                 _configured(target, changes)  # a mistake is told once, before anything is started
         raise typer.Exit(_supervised(targets, changes, workers, reload, log_level, log_format))
     consumer = _configured(targets[0], changes)
+    if place and health_port is None and consumer.settings.health_port:
+        consumer.configure(health_port=consumer.settings.health_port + place)
     if parent is not None:
         threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
     raise typer.Exit(_run(consumer))
@@ -188,14 +192,16 @@ def _configured(target: str, changes: dict[str, Any]) -> Any:
 
 
 def _run(consumer: Any) -> int:
+    from veil.consumer.renewal.policies import RenewalRefused
     from veil.consumer.runner import ConsumerFailed
+    from veil.consumer.settings import SettingsError
 
     failure: CommandFailed | None = None
     try:
         consumer.run()
     except ConsumerFailed as reason:
         failure = CommandFailed(str(reason))
-    except ValueError as refusal:  # a setting that only the queue itself could refute
+    except (SettingsError, RenewalRefused) as refusal:  # a setting that only the queue itself could refute
         failure = ArgumentWrong(str(refusal))
     _leave_handlers_behind(consumer, failure)
     if failure is not None:
@@ -222,13 +228,13 @@ def _supervised(
     targets: list[str], changes: dict[str, Any], workers: int, reload: bool, log_level: str, log_format: str
 ) -> int:
     commands = []
-    for number, target in enumerate(target for target in targets for _ in range(workers)):
-        own = dict(changes)
+    told = {**changes, "log_level": log_level, "log_format": log_format}
+    for number, (target, place) in enumerate(product(targets, range(workers))):
+        own = {**told, "place": place}  # a port that the consumer itself names is counted on from there
         if own.get("health_port"):
             own["health_port"] += number
-        options = [f"--{name.replace('_', '-')}={value}" for name, value in own.items()]
         commands.append(
-            worker_command([target, *options, f"--log-level={log_level}", f"--log-format={log_format}"])
+            worker_command([target, *(f"--{name.replace('_', '-')}={value}" for name, value in own.items())])
         )
     return Supervisor(commands, watch=Path.cwd() if reload else None).run()
 
@@ -313,13 +319,17 @@ class ConsumerProcess:
         self._started_s = 0.0
         self.not_before_s = 0.0
         self.process: subprocess.Popen[bytes] | None = None
+        self._unheard: list[int] = []  # signals that came while it was being started
 
     def start(self, now_s: float) -> None:
+        self._unheard.clear()
         # A session of its own: otherwise ^C in a terminal reaches it twice, from the terminal and from here, and the second
         # signal means "hurry".
         self.process = subprocess.Popen(  # noqa: S603 - our own interpreter
             self._command, start_new_session=True
         )
+        for number in self._unheard:
+            self.signal(number)
         self._started_s = now_s
 
     def crashed(self, now_s: float) -> float:
@@ -334,7 +344,9 @@ class ConsumerProcess:
         self._crashes, self.not_before_s = 0, 0.0
 
     def signal(self, number: int) -> None:
-        if self.process is not None and self.process.poll() is None:
+        if self.process is None:
+            self._unheard.append(number)
+        elif self.process.poll() is None:
             self.process.send_signal(number)
 
 

@@ -166,10 +166,12 @@ class Runner:
             )
             raise SettingsError("visibility", facts.visibility_s, expected)
         settings.renewal.check(facts.visibility_s)
-        keeper = self._keeper = dependencies.make_keeper(
-            settings.renewal, RenewalWatch(settings.name, self._metrics)
-        )
-        await _to_its_end(keeper.start())
+        watch = RenewalWatch(settings.name, self._metrics)
+        try:
+            keeper = self._keeper = dependencies.make_keeper(settings.renewal, watch)
+            await _to_its_end(keeper.start())
+        except RuntimeError as problem:  # of a helper process
+            raise ConsumerFailed(f"queue {settings.queue}: {problem}") from problem
         if settings.journal is not None:
             await _to_its_end(asyncio.to_thread(self._open_journal, settings.journal))
         self._join(api, keeper)

@@ -53,8 +53,7 @@ class HelperPipe:
 
     def __init__(
         self,
-        api_factory: Callable[[], RenewalApi],
-        policy: RenewalPolicy,
+        needs: bytes,
         heard: Callable[[HelperPipe, list[Any] | None], None],
     ) -> None:
         # A plain command, not multiprocessing: that would run the program's main module a second time. Modules of the
@@ -75,7 +74,7 @@ class HelperPipe:
         self._room = threading.Condition()
         self._backlog = bytearray()
         self._ended = False
-        self._write(base64.b64encode(pickle.dumps((api_factory, policy))) + b"\n")
+        self._write(needs + b"\n")
         self._reader = threading.Thread(target=self._listen, name="veil-helper-reader", daemon=True)
         self._writer = threading.Thread(target=self._flush, name="veil-helper-writer", daemon=True)
         self._writer.start()
@@ -155,8 +154,9 @@ _RESTARTS_MAX, _RESTARTS_WITHIN_S = 5, 3_600.0
 class KeeperProcess(Keeper):
     """Keeps leases in a helper process, which ends with this one, and is started again should it die alone.
 
-    The factory and the policy are pickled: the factory is a function of a module, or a `functools.partial` of one. The
-    helper counts on the same host's monotonic clock. It also renews for a parent that hangs, up to the policy's maximum.
+    The factory and the policy are pickled: the factory is a function of a module, or a `functools.partial` of one; RuntimeError
+    where that cannot be done. The helper counts on the same host's monotonic clock. It also renews for a parent that hangs, up
+    to the policy's maximum.
     """
 
     knows_at_once = False
@@ -168,7 +168,10 @@ class KeeperProcess(Keeper):
         *,
         events: KeeperEvents | None = None,
     ) -> None:
-        self._api_factory, self._policy = api_factory, policy
+        try:
+            self._needs = base64.b64encode(pickle.dumps((api_factory, policy)))
+        except (pickle.PicklingError, AttributeError, TypeError) as problem:
+            raise RuntimeError(f"the renewal helper cannot work: {problem}") from None
         self._events = events or KeeperEvents()
         self._lock = threading.Lock()
         self._numbers = count(1)
@@ -187,7 +190,7 @@ class KeeperProcess(Keeper):
 
     async def start(self) -> None:
         """Start the helper; raises RuntimeError with its reason when it cannot work."""
-        self._pipe = await asyncio.to_thread(HelperPipe, self._api_factory, self._policy, self._heard)
+        self._pipe = await asyncio.to_thread(HelperPipe, self._needs, self._heard)
         await asyncio.wrap_future(self._ready)
 
     def hold(self, *leases: Lease) -> None:
@@ -330,7 +333,7 @@ class KeeperProcess(Keeper):
         _log.error("renewal: the helper process has ended, starting another one")
         self._started_again_s.append(now_s)
         try:
-            self._pipe = HelperPipe(self._api_factory, self._policy, self._heard)
+            self._pipe = HelperPipe(self._needs, self._heard)
         except OSError as error:  # no memory for it, perhaps, which is what the first one died of
             return f"the helper process that renews leases cannot be started again: {error}"
         for number, lease in self._leases.items():
