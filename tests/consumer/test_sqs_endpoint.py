@@ -121,8 +121,12 @@ def test_a_region_that_is_no_region_never_becomes_a_host_name(region: str) -> No
 
 
 @pytest.mark.parametrize(
-    "url", ["localhost:9324", "ftp://x", "http://", "http://x:port", "http://a b", "http://x/\r\nEvil: 1"]
-)
+    "url",
+    [
+        "localhost:9324", "ftp://x", "http://", "http://x:port", "http://a b", "http://x/\r\nEvil: 1", "http://sqs..example",
+        f"http://{'a' * 64}.example",
+    ],
+)  # fmt: skip
 def test_an_endpoint_that_cannot_be_called_is_refused_in_words(url: str) -> None:
     with pytest.raises(ApiError, match="expected a URL such as") as raised:
         parse_endpoint(url)

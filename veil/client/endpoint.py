@@ -80,10 +80,12 @@ def parse_endpoint(url: str) -> Endpoint:
     refusal = EndpointRefused(f"endpoint {url!r}: expected a URL such as http://127.0.0.1:9324")
     try:
         parts = urlsplit(url)
-        port = parts.port
+        host, port = parts.hostname, parts.port
+        (host or "").encode(
+            "idna"
+        )  # as whoever looks the name up will do; its labels have 1 to 63 characters
     except ValueError:
         raise refusal from None
-    host = parts.hostname
     if (
         parts.scheme not in ("http", "https")
         or not host
