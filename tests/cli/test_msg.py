@@ -253,6 +253,15 @@ def test_a_line_that_is_refused_is_named_and_the_others_are_sent(orders: Veil, t
     assert "2 of 3 messages sent" in ran.err and "1 message was refused; the first is line 4" in ran.err
 
 
+def test_lines_cannot_share_a_deduplication_id(orders: Veil, tmp_path: Path) -> None:
+    assert orders("queue", "create", "steps.fifo").code == 0
+    lines = tmp_path / "lines"
+    lines.write_text("one\ntwo\n")
+    ran = orders("msg", "send", "steps.fifo", "--lines", str(lines), "--group", "g", "--dedup-id", "d")
+    assert ran.code == 2  # all but the first would be taken for repetitions, and reported as sent
+    assert "--dedup-id" in ran.err
+
+
 def test_lines_that_are_too_long_for_one_request_go_in_several(orders: Veil, tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     lines.write_text("".join(f"{number}{'x' * 200_000}\n" for number in range(12)))

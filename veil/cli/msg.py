@@ -232,6 +232,10 @@ def send(
     """
     if (body is None) == (lines is None):
         raise wrong("BODY", "expected a body, or a file of bodies with --lines")
+    if lines is not None and dedup_id is not None:
+        raise wrong(
+            "--dedup-id", "expected none with --lines: only the first of the messages would be stored"
+        )
     if queue.endswith(".fifo") and group is None:
         raise wrong("--group", f"{queue} is a FIFO queue: expected the group of the message")
     if queue.endswith(".fifo") and delay is not None:
@@ -268,7 +272,10 @@ def _send_lines(client: BlockingClient, queue: str, name: str, parameters: Messa
                     f"{in_words(failure)}; {sent:,} of {len(bodies):,} messages were sent before"
                 ) from None
             done, sent = done + len(entries), sent + len(answer.get("Successful") or ())
-            refused += [f"line {each['Id']}: {each['Message']}" for each in answer.get("Failed") or ()]
+            refused += [
+                f"line {each['Id']}: {each.get('Message') or each['Code']}"
+                for each in answer.get("Failed") or ()
+            ]
             bar(done, len(bodies))
     if as_json:
         echo_json({"sent": sent, "refused": len(refused)})
