@@ -123,6 +123,16 @@ def test_ctrl_c_ends_a_tail_quietly(veil: Veil, veil_server: VeilServer) -> None
     assert "Traceback" not in err
 
 
+def test_ctrl_c_while_the_command_is_still_being_loaded_ends_it_quietly(
+    command: Veil, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(module: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("veil.cli.main.import_module", interrupted)
+    assert command("queue", "ls") == (130, "", "")
+
+
 def test_text_is_printed_with_what_a_terminal_would_obey_or_not_show_made_visible() -> None:
     text = "\x1b[2J\x00\x7f\x85\u2066 ok\n\tü✓"
     assert visible(text, keep="\n\t") == "\\x1b[2J\\x00\\x7f\\x85\\u2066 ok\n\tü✓"

@@ -35,11 +35,11 @@ def _open_standard_streams() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and give its exit code."""
-    from veil.cli.app import app
-
-    for module in _needed(arguments):
-        import_module(module)
     try:
+        from veil.cli.app import app
+
+        for module in _needed(arguments):
+            import_module(module)
         code = app(args=list(arguments), prog_name="veil", standalone_mode=False)
         sys.stdout.flush()
     except KeyboardInterrupt:
