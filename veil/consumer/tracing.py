@@ -1,7 +1,7 @@
 """One OpenTelemetry span for each message that is handled, and one for its delete, within the trace of its sender.
 
 So a trace tells a message's whole life, every attempt at it. A batch has many senders and one span: it is linked to them.
-Without OpenTelemetry this does nothing, and whatever goes wrong in it never reaches the message.
+Whatever goes wrong in it never reaches the message.
 """
 
 from __future__ import annotations
@@ -59,16 +59,11 @@ class Tracing:
     """A middleware; register it first, so that the span covers all others. `tracer` is the global one unless given."""
 
     def __init__(self, tracer: Any = None) -> None:
-        self._tracer = tracer
-        self._trace: Any = None
-        self._context: Any = None
-        try:
-            from opentelemetry import context, trace
-        except ImportError:
-            return
-        self._trace, self._context = trace, context
-        if tracer is None:
-            self._tracer = trace.get_tracer("veil.consumer")
+        from opentelemetry import context, trace
+
+        self._trace: Any = trace
+        self._context: Any = context
+        self._tracer = tracer or trace.get_tracer("veil.consumer")
 
     async def __call__(self, message: Message, call_next: CallNext) -> Outcome:
         """Around one message."""
@@ -86,9 +81,6 @@ class Tracing:
     def _processing(self, messages: Sequence[Message]) -> Iterator[list[Outcome]]:
         """The span of a block that says what it comes to."""
         outcomes: list[Outcome] = []
-        if self._trace is None:
-            yield outcomes
-            return
         with self._span("process", messages) as span:
             within = self._trace.set_span_in_context(span)
             for message in messages:
