@@ -86,13 +86,16 @@ def test_what_a_receive_waited_for_its_message_is_no_time_of_work(tmp_path: Path
 
 
 async def test_what_a_stop_gives_back_is_told_as_given_back(tmp_path: Path):
-    app = Consumer("orders", concurrency=1, prefetch=5, journal=str(tmp_path / "journal"))
+    app = Consumer("orders", concurrency=1, prefetch=5)
 
     @app.handler
     async def work(body: str) -> None:
         await harness.sleep(3_600)
 
     async with ConsumerHarness(app) as harness:
+        await harness.stop()
+        app.configure(journal=str(tmp_path / "journal"))  # in which a harness writes nothing by itself
+        await harness.start()
         for number in range(3):
             await harness.send(str(number))
         await harness.settle()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 import pytest
 
@@ -138,3 +139,42 @@ async def test_a_harness_can_stop_its_consumer_and_start_it_again():
         await harness.start()
         await harness.settle()
         assert seen == ["hello"]
+
+
+async def test_a_harness_opens_no_port_and_writes_no_journal(tmp_path: Path):
+    app = Consumer("orders", health_port=0, journal=str(tmp_path / "journal"))
+    given = app.settings
+
+    @app.handler
+    async def handle(body: str) -> None: ...
+
+    async with ConsumerHarness(app) as harness:
+        await harness.send()
+        await harness.settle()
+        assert harness.deleted == ["hello"]
+        assert app.health_port is None
+    assert not (tmp_path / "journal").exists()
+    assert app.settings == given
+
+
+async def test_what_handlers_send_to_their_own_queue_stays_in_the_harness():
+    app = Consumer("orders", endpoint="http://127.0.0.1:1")  # where nobody listens
+
+    @app.handler(type="first")
+    async def first(message: Message) -> None:
+        await app.asend({"id": 2}, type="second", attributes={"tenant": "acme"}, delay=60)
+
+    @app.handler(type="second")
+    def second(order: dict, message: Message) -> None:
+        app.send(f"{order['id']} for {message.attributes['tenant'].value}", type="third")
+
+    @app.handler
+    async def others(body: str) -> None: ...
+
+    async with ConsumerHarness(app) as harness:
+        await harness.send("1", type="first")
+        await harness.settle()
+        assert harness.deleted == ["1"]
+        await harness.advance(60)
+        await harness.settle()
+        assert set(harness.deleted) == {"1", '{"id":2}', "2 for acme"}

@@ -18,9 +18,11 @@ import json
 import random
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any, Final
 
-from veil.client.api import Attribute, Failure
+from veil.client.api import Attribute, Failure, QueueApi
+from veil.client.queue import Queue as SendingQueue
 from veil.client.queue import attribute_of
 from veil.consumer.app import Consumer
 from veil.consumer.message import current_message
@@ -37,12 +39,33 @@ _QUIET_TURNS: Final = 25
 _PATIENCE_S: Final = 10.0
 
 
+class _QueueHere(SendingQueue):
+    """What a consumer under test sends to itself by, without sockets and from any thread."""
+
+    def __init__(self, name: str, api: QueueApi, type_attribute: str) -> None:
+        super().__init__(name, type_attribute=type_attribute)
+        self._api, self._loop = api, asyncio.get_running_loop()
+
+    def _submit(self, entry: Any) -> Future[str]:
+        given = entry.entry
+        sent = self._api.send(
+            self.name,
+            given["MessageBody"],
+            attributes=given.get("MessageAttributes"),
+            group=given.get("MessageGroupId"),
+            deduplication_id=given.get("MessageDeduplicationId"),
+            delay_s=given.get("DelaySeconds"),
+        )
+        return asyncio.run_coroutine_threadsafe(sent, self._loop)
+
+
 class NotSettled(AssertionError):
     """Handlers were still at work after ten real seconds."""
 
 
 class ConsumerHarness:
-    """Runs a consumer against an in-process queue of its name, which has dead letters unless told otherwise.
+    """Runs a consumer against an in-process queue of its name, which has dead letters unless told otherwise. What the consumer
+    sends to its own queue stays there; it opens no health port and writes no journal.
 
     `harness.clock` is the only clock: moving it alone (`harness.clock.advance`) is what a stopped process would see, while
     `await harness.advance` lets everything happen at its own instant.
@@ -57,7 +80,7 @@ class ConsumerHarness:
         receives_max: int = 10,
         **queue_settings: Any,
     ) -> None:
-        self._app = app
+        self._app, self._settings = app, app.settings
         self._visibility_s, self._receives_max = visibility_s, receives_max
         self._queue_settings = queue_settings
         self.queue_name = app.settings.name
@@ -88,10 +111,11 @@ class ConsumerHarness:
             receives_max=self._receives_max,
             **(fifo_settings | self._queue_settings),
         )
+        self._app.configure(health_port=None, journal=None)
         try:
             await self.start()
         except BaseException:
-            await self.service.service.stop()
+            await self._left()
             raise
         return self
 
@@ -100,10 +124,11 @@ class ConsumerHarness:
             self._app.hurry()
             await self._app.__aexit__(*raised)
         finally:
-            await self.service.service.stop()
+            await self._left()
 
     async def start(self) -> None:
         """Start the consumer; after a `stop`, again."""
+        self._app._queue = _QueueHere(self.queue_name, self.api, self._settings.message_type_attribute)
 
         def make_keeper(policy: RenewalPolicy, events: KeeperEvents) -> Keeper:
             clock = self.clock
@@ -240,6 +265,10 @@ class ConsumerHarness:
         return await self.service.messages(self.dead_letters_name)
 
     # ---- within
+
+    async def _left(self) -> None:
+        self._app.configure(health_port=self._settings.health_port, journal=self._settings.journal)
+        await self.service.service.stop()
 
     async def _bodies(self, state: State) -> list[str]:
         return [
