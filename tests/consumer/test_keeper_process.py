@@ -166,6 +166,22 @@ async def test_a_helper_that_dies_is_replaced_before_anything_is_lost(rig):
     await rig.keeper.let_go(lease)
 
 
+async def test_a_lease_that_was_lost_is_not_renewed_by_the_next_helper(rig):
+    lease, other, first = received(1), received(2), rig.keeper.pid
+    rig.keeper.hold(lease, other)
+    (rig.directory / "r1").touch()
+    await until_async(lambda: lease.lost)
+    (rig.directory / "r1").unlink()  # the holder that took it is done, and nobody else has it
+    before = len(granted(rig.directory, "r1"))
+    os.kill(first, signal.SIGKILL)
+    await until_async(lambda: rig.keeper.pid != first)
+    renewed = len(granted(rig.directory, "r2"))
+    await until_async(lambda: len(granted(rig.directory, "r2")) >= renewed + 2)
+    assert len(granted(rig.directory, "r1")) == before
+    async with asyncio.timeout(60):
+        await rig.keeper.let_go(lease, other)
+
+
 async def test_what_is_let_go_while_a_dead_helper_is_replaced_is_let_go(rig, monkeypatch):
     lease, settling, close = received(1), [], HelperPipe.close
 

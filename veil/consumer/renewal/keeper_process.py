@@ -337,7 +337,8 @@ class KeeperProcess(Keeper):
         except OSError as error:  # no memory for it, perhaps, which is what the first one died of
             return f"the helper process that renews leases cannot be started again: {error}"
         for number, lease in self._leases.items():
-            self._pipe.say("hold", number, *_told(lease))
+            if lease.noticed is LeaseStatus.HELD:
+                self._pipe.say("hold", number, *_told(lease))
         return ""
 
     def _give_up(self, why: str) -> None:
