@@ -215,6 +215,24 @@ async def test_a_host_without_a_name_is_unreachable() -> None:
         assert (await failure_of(client.delete("q", ["r"])))[0] is Failure.UNREACHABLE
 
 
+async def test_a_name_of_several_addresses_that_all_refuse_is_a_service_that_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        port = nobody.getsockname()[1]
+
+        async def both(*_: Any, **__: Any) -> list[Any]:
+            addresses = ("127.0.0.1", "127.0.0.2")
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in addresses]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", both)  # of localhost, as ::1 and 127.0.0.1
+        async with client_of(f"http://localhost:{port}") as client:
+            with pytest.raises(ApiError, match="connection refused") as raised:
+                await client.delete("q", ["r"])
+    assert raised.value.away
+
+
 async def test_a_connection_that_does_not_come_about_is_given_up() -> None:
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))

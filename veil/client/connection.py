@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 import sys
 from collections.abc import Callable
@@ -385,10 +386,9 @@ class HttpPool:
             raise NoAnswer(f"no connection within {self._connect_timeout_s:g} s") from None
         except (OSError, ssl.SSLError) as error:
             in_words = problem_in_words(error, endpoint.host, self._bundle)
-            refused = isinstance(error, ConnectionRefusedError)
-            raise NoAnswer(
-                in_words or _in_words(error), refused=refused, untrusted=in_words is not None
-            ) from None
+            refused = _is_refusal(error)
+            words = in_words or ("connection refused" if refused else _in_words(error))
+            raise NoAnswer(words, refused=refused, untrusted=in_words is not None) from None
         if self._closed:
             connection.abort()
             raise NoAnswer("the client was closed")
@@ -401,7 +401,11 @@ class HttpPool:
         self._open.discard(connection)
 
 
+def _is_refusal(error: OSError) -> bool:
+    # Of a name with several addresses, such as localhost, asyncio tells the errors of all in one text.
+    several = error.errno is None and f"[Errno {errno.ECONNREFUSED}]" in str(error)
+    return several or isinstance(error, ConnectionRefusedError)
+
+
 def _in_words(error: OSError) -> str:
-    if isinstance(error, ConnectionRefusedError):
-        return "connection refused"
     return error.strerror or str(error) or type(error).__name__
