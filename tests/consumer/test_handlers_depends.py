@@ -15,7 +15,7 @@ from veil import Consumer, Delete, Depends, Lease, Message
 from veil.consumer.handlers.payload import HandlerRefused
 from veil.consumer.handlers.running import HandlingSettings
 from veil.consumer.handlers.table import HandlerTable
-from veil.testing import VeilServer
+from veil.testing import ConsumerHarness, VeilServer
 
 steps: list[str] = []
 
@@ -159,6 +159,28 @@ def needs_itself(other: Any = None) -> None: ...
 
 
 needs_itself.__defaults__ = (Depends(needs_itself),)
+
+
+pool = threading.Semaphore(1)
+
+
+def connection() -> Iterator[None]:
+    assert pool.acquire(timeout=20)  # waits for somebody who needs a thread to give it back
+    yield
+    pool.release()
+
+
+async def test_dependencies_in_threads_that_wait_for_each_other_have_a_thread_for_each_slot() -> None:
+    app = Consumer("orders", concurrency=40)
+
+    @app.handler
+    async def ship(body: str, within: Annotated[None, Depends(connection)]) -> None: ...
+
+    async with ConsumerHarness(app) as harness:
+        for number in range(80):
+            await harness.send(str(number))
+        await harness.settle()
+        assert len(harness.deleted) == 80
 
 
 async def test_a_lifespan_is_open_before_the_first_message_and_closed_after_the_last(

@@ -63,6 +63,12 @@ class Dependency:
     given: tuple[tuple[str, int], ...]  # by name: the place in what a call has to give
     dependencies: tuple[tuple[str, Dependency], ...]
 
+    @property
+    def is_sync(self) -> bool:
+        """Whether it, or one that it needs, runs in a thread."""
+        is_async = is_coroutine_function(self.function) or inspect.isasyncgenfunction(self.function)
+        return not is_async or any(below.is_sync for _, below in self.dependencies)
+
 
 class Asked(IntEnum):
     """What one parameter is given; the number is its place in what a call has to give."""

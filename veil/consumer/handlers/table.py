@@ -47,6 +47,7 @@ class _Handling(Judge):
         super().__init__(signature.name, settings, on_failure, on_poison)
         self.function, self.batch, self.is_async = function, batch, signature.is_async
         self._signature, self._cancel_when_lost = signature, cancel_when_lost
+        self.is_sync = not signature.is_async or any(each.is_sync for _, each in signature.dependencies)
 
     def _call(self, payload: Any, message: Any, lease: Any, held: Sequence[Lease]) -> Awaitable[Any]:
         """What the function returns, called with what it asks for; cancelled once all leases that it holds are lost."""
@@ -373,8 +374,8 @@ class HandlerTable:
 
     @property
     def has_sync(self) -> bool:
-        """Whether any handler needs a thread."""
-        return any(not handler.is_async for handler in self.handlers)
+        """Whether any handler, or what it depends on, needs a thread."""
+        return any(handler.is_sync for handler in self.handlers)
 
     def pick(self, message: Message) -> Handler | BatchHandler | None:
         """Whom the message is for; None for nobody, of which `unhandled` knows the outcome."""
