@@ -123,6 +123,24 @@ async def test_a_handler_that_decides_itself_is_taken_at_its_word(verdict: Excep
     assert [each.outcome for each in reported] == ([] if outcome is None else [outcome])
 
 
+@pytest.mark.parametrize(
+    ("raised", "said"), [(LookupError("no stock"), ["failed", "LookupError"]), (Drop("not for us"), [])]
+)
+async def test_an_error_alone_in_a_task_group_is_said_as_itself(raised: Exception, said: list[str]):
+    app = Consumer("orders", on_failure=Discard())
+
+    async def reserve() -> None:
+        raise raised
+
+    @app.handler
+    async def ship(body: str) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(reserve())
+
+    outcomes = await said_by(app)
+    assert [word for each in outcomes for word in (each.outcome, each.error_type)] == said
+
+
 async def test_poison_and_the_failed_of_a_batch_are_said_too():
     app = Consumer("orders", on_poison=Release())
 

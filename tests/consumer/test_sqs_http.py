@@ -226,7 +226,9 @@ async def test_a_name_of_several_addresses_that_all_refuse_is_a_service_that_is_
             addresses = ("127.0.0.1", "127.0.0.2")
             return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in addresses]
 
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", both)  # of localhost, as ::1 and 127.0.0.1
+        monkeypatch.setattr(
+            asyncio.get_running_loop(), "getaddrinfo", both
+        )  # of localhost, as ::1 and 127.0.0.1
         async with client_of(f"http://localhost:{port}") as client:
             with pytest.raises(ApiError, match="connection refused") as raised:
                 await client.delete("q", ["r"])

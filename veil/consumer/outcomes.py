@@ -230,9 +230,18 @@ class FailurePolicy:
         _check_spec(spec)
         self._spec = DEFAULT_BACKOFF if spec is None else spec
 
+    def meant(self, error: BaseException) -> BaseException:
+        """The one that counts: a task group wraps even a single failure, and the one inside was meant, unless groups are spoken
+        of."""
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            if isinstance(self._spec, Mapping) and type(error) in self._spec:
+                break
+            error = error.exceptions[0]
+        return error
+
     def decide(self, error: BaseException, message: Message) -> Outcome:
         """The outcome for a message whose handler raised this."""
-        error = _only_one(error, self._spec)
+        error = self.meant(error)
         if isinstance(error, Verdict):
             outcome = error.outcome
         else:
@@ -261,15 +270,6 @@ class FailurePolicy:
             return outcome
         _log.error("the failure policy returned %r, expected an Outcome", outcome, extra=message.extra())
         return DEFAULT_BACKOFF
-
-
-def _only_one(error: BaseException, spec: FailureSpec) -> BaseException:
-    # A task group wraps even a single failure: what was meant is the one inside, unless groups are spoken of.
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        if isinstance(spec, Mapping) and type(error) in spec:
-            break
-        error = error.exceptions[0]
-    return error
 
 
 def _check_spec(spec: object) -> None:

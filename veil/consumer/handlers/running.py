@@ -145,6 +145,8 @@ class Judge:
         """What becomes of a message whose handling ended in this error; the trace may have been told before."""
         if message.lease.lost or isinstance(error, HandlingCancelled):
             return None
+        policy = self._on_failure or self._settings.on_failure
+        error = policy.meant(error)
         trail = users_traceback(error)
         exc_info = (type(error), error, trail) if trace else None
         if not isinstance(error, Drop | RetryNow | Stop):  # those were not tried, or are done with
@@ -156,7 +158,7 @@ class Judge:
             outcome = Fatal(told(error))
             self._say(logging.ERROR, "ended the process: %s", message, outcome, error, exc_info)
         else:
-            outcome = (self._on_failure or self._settings.on_failure).decide(error, message)
+            outcome = policy.decide(error, message)
             outcome = settled(outcome, message.lease, message.receive_count, self._settings.random)
             if isinstance(error, Verdict):
                 self._say(logging.INFO, "said: %s", message, outcome, error)
