@@ -31,35 +31,20 @@ if TYPE_CHECKING:
     from veil.consumer.runner import ConsumerFailed
     from veil.consumer.settings import SettingsError
 
-# Where each name lives. Imported on first use, so that `import veil` costs nothing to those who want another part.
-_HOMES = {
-    "Consumer": "veil.consumer.app",
-    **dict.fromkeys(("Outgoing", "Queue", "SendFailed"), "veil.client.queue"),
-    "Depends": "veil.consumer.handlers.signature",
-    "ConsumerFailed": "veil.consumer.runner",
-    "SettingsError": "veil.consumer.settings",
-    "Lease": "veil.consumer.lease",
-    "Message": "veil.consumer.message",
-    "Adaptive": "veil.consumer.renewal.policies",
-    "Buffered": "veil.consumer.renewal.policies",
-    "Heartbeat": "veil.consumer.renewal.policies",
-    "NoRenewal": "veil.consumer.renewal.policies",
-    **dict.fromkeys(("Retry", "RetryNow", "Reject", "Drop", "Stop"), "veil.consumer.outcomes"),
-    **dict.fromkeys(
-        (
-            "Outcome",
-            "Delete",
-            "LetExpire",
-            "Release",
-            "RetryAfter",
-            "Backoff",
-            "DeadLetter",
-            "Discard",
-            "Fatal",
-        ),
-        "veil.consumer.outcomes",
-    ),
+# What each module has to offer. Imported on first use, so that `import veil` costs nothing to those who want another part.
+_NAMES = {
+    "veil.client.queue": "Outgoing Queue SendFailed",
+    "veil.consumer.app": "Consumer",
+    "veil.consumer.handlers.signature": "Depends",
+    "veil.consumer.lease": "Lease",
+    "veil.consumer.message": "Message",
+    "veil.consumer.outcomes": "Backoff DeadLetter Delete Discard Drop Fatal LetExpire Outcome Reject Release Retry RetryAfter "
+    "RetryNow Stop",
+    "veil.consumer.renewal.policies": "Adaptive Buffered Heartbeat NoRenewal",
+    "veil.consumer.runner": "ConsumerFailed",
+    "veil.consumer.settings": "SettingsError",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "Adaptive",

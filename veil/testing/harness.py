@@ -17,6 +17,7 @@ import asyncio
 import json
 import random
 import time
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Final
@@ -91,7 +92,7 @@ class ConsumerHarness:
         self.clock = ManualTime()
         self.service = InProcessService(self.clock)
         self.api = self.service.api()
-        self._resting: dict[int, int] = {}  # messages whose handler sleeps on the manual clock
+        self._resting: Counter[int] = Counter()  # messages whose handler sleeps on the manual clock
         self._queue: Queue
         self._sent = 0
 
@@ -201,7 +202,7 @@ class ConsumerHarness:
             await asyncio.sleep(0)
             now = self._state()
             handled = self.runner.dispatch.messages()
-            at_work = [message for message in handled if id(message) not in self._resting]
+            at_work = [message for message in handled if not self._resting[id(message)]]
             if now != seen or (len(at_work) if running is None else abs(running - self.running)) > 0:
                 quiet, seen = 0, now
                 if time.monotonic() > until_s:
@@ -223,15 +224,12 @@ class ConsumerHarness:
 
     async def sleep(self, seconds: float) -> None:
         """For handlers: sleep on the harness's clock; `settle` does not wait for them."""
-        message = current_message()
-        key = id(message)
-        self._resting[key] = self._resting.get(key, 0) + 1
+        key = id(current_message())
+        self._resting[key] += 1
         try:
             await self._slept(seconds)
         finally:
             self._resting[key] -= 1
-            if not self._resting[key]:
-                del self._resting[key]
 
     # ---- what a test looks at
 

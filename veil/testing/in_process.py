@@ -164,14 +164,12 @@ class _InProcessApi(QueueApi):
     ) -> list[ApiError | None]:
         self._owner.injected("delete")
         queue = await self._queue(url)
-        answers: list[VeilError | None] = []
-        for at, receipt in enumerate(receipts):
-            before = {message.seq: message for message in await self._service.store.peek(queue, limit=10_000)}
-            answers += await delete(self._service, queue, [receipt], reported=reported[at : at + 1])
-            self._owner.reported += reported[at : at + 1]
-            for message in await self._service.store.peek(queue, limit=10_000):
-                before.pop(message.seq, None)
-            self._owner.deleted.extend(before.values())
+        messages = await self._service.store.peek(queue, limit=10_000)
+        held = {receipt_text(self._service, queue, message): message for message in messages}
+        answers = await delete(self._service, queue, receipts, reported=reported)
+        self._owner.reported += reported
+        done = (receipt for receipt, answer in zip(receipts, answers, strict=True) if answer is None)
+        self._owner.deleted += [held[receipt] for receipt in done if receipt in held]
         return _answers(answers)
 
     async def extend(

@@ -101,9 +101,6 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._table)
 
-    def __contains__(self, lease: Lease) -> bool:
-        return lease in self._table
-
     # ---- holding and letting go
 
     def hold(self, leases: Sequence[Lease], now_s: float) -> None:
