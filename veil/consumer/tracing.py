@@ -7,12 +7,11 @@ Whatever goes wrong in it never reaches the message.
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 from veil.consumer.handlers.running import CallNext, CallNextBatch
 from veil.consumer.message import Message
@@ -23,28 +22,22 @@ _log = logging.getLogger(__name__)
 
 # ---- trace context
 
-_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?\Z")
 
+def sender_context(message: Message) -> Any:
+    """OpenTelemetry's name for the span in which the message was sent, if it says so in a way that can be read; the attribute of
+    the sender's own tracing wins."""
+    from opentelemetry.context import Context
+    from opentelemetry.trace import get_current_span
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-class SenderContext(NamedTuple):
-    """The span in which a message was sent."""
-
-    trace_id: int
-    span_id: int
-    is_sampled: bool
-
-
-def sender_context(message: Message) -> SenderContext | None:
-    """Who sent it, if it says so in a way that can be read; the attribute of the sender's own tracing wins."""
     attribute = message.attributes.get("traceparent")
     given = attribute.value if attribute is not None else ""
-    found = _TRACEPARENT.match(given) if isinstance(given, str) else None
-    found = found or _TRACEPARENT.match(_as_traceparent(message.system.get("AWSTraceHeader", "")))
-    if found is None:
-        return None
-    trace_id, span_id, flags = (int(part, 16) for part in found.groups())
-    # All zeroes means "none" in both formats.
-    return SenderContext(trace_id, span_id, bool(flags & 1)) if trace_id and span_id else None
+    for parent in (str(given), _as_traceparent(message.system.get("AWSTraceHeader", ""))):
+        within = TraceContextTextMapPropagator().extract({"traceparent": parent}, Context())
+        found = get_current_span(within).get_span_context()
+        if found.is_valid:
+            return found
+    return None
 
 
 def _as_traceparent(header: str) -> str:
@@ -96,14 +89,6 @@ class Tracing:
             with _quietly():
                 span.set_attribute("veil.outcome", ",".join(sorted({label(each) for each in outcomes})))
 
-    def _senders(self, messages: Sequence[Message]) -> list[Any]:
-        found = []
-        for sender in filter(None, map(sender_context, messages)):
-            flags = self._trace.TraceFlags(self._trace.TraceFlags.SAMPLED if sender.is_sampled else 0)
-            ids = (sender.trace_id, sender.span_id)
-            found.append(self._trace.SpanContext(*ids, is_remote=True, trace_flags=flags))
-        return found
-
     @contextmanager
     def _span(self, operation: str, messages: Sequence[Message], within: Any = None) -> Iterator[Any]:
         """A span that is the current one in the block, `within` that context or its sender's; several senders are linked. Nothing
@@ -123,7 +108,7 @@ class Tracing:
             attributes["veil.receive_count"] = first.receive_count
         span, token = self._trace.INVALID_SPAN, None
         with _quietly():
-            senders = self._senders(messages) if within is None else []
+            senders = list(filter(None, map(sender_context, messages))) if within is None else []
             if len(messages) == 1 and senders:
                 within = self._trace.set_span_in_context(self._trace.NonRecordingSpan(senders.pop()))
             span = self._tracer.start_span(
