@@ -267,10 +267,11 @@ async def test_dead_letters_given_to_the_queue_later_are_noticed():
 
 @pytest.mark.parametrize("how", ["outcome", "raised"])
 async def test_fatal_releases_the_message_and_stops_the_consumer(how: str):
-    app = Consumer("orders", on_failure=Fatal())
+    app, seen = Consumer("orders", on_failure=Fatal()), []
 
     @app.handler
     async def handle(body: str) -> None:
+        seen.append(body)
         raise Stop("the database is gone") if how == "raised" else ValueError("the database is gone")
 
     harness = ConsumerHarness(app)
@@ -280,6 +281,7 @@ async def test_fatal_releases_the_message_and_stops_the_consumer(how: str):
             with pytest.raises(ConsumerFailed):
                 await app.wait()
             assert await harness.visible() == ["hello"]
+            assert seen == ["hello"]  # its own waiting receive did not take it again
 
 
 async def test_poison_goes_to_the_dead_letters_with_the_reason():

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -75,12 +75,13 @@ class MessageProcessor:
         releases: Releases,
         wall: Callable[[], float],
         random: Random,
-        on_fatal: Callable[[str], None],
+        on_fatal: Callable[[str], Awaitable[object]],
         on_given_back: Callable[[Message], None],
     ) -> None:
         self._api, self._facts, self._table, self._keeper = api, facts, table, keeper
         self._deletes, self._releases = deletes, releases
-        self._wall, self._random, self._on_fatal = wall, random, on_fatal
+        self._wall, self._random = wall, random
+        self._on_fatal = on_fatal  # stops the consumer; done once it receives nothing any more
         self._on_given_back = on_given_back  # hears of what no handler has come to an end with
 
     def batch_max(self, message: Message) -> int:
@@ -133,10 +134,10 @@ class MessageProcessor:
         if all(end == _GONE for end in ends):
             return True
         back = [(message, end) for message, end in zip(messages, ends, strict=True) if end >= 0]
-        await self._releases.give_back(back + await self._taken_over(halt()))
         for outcome in outcomes:
-            if isinstance(outcome, Fatal):
-                self._on_fatal(outcome.reason or "a handler asked for it")
+            if isinstance(outcome, Fatal):  # first, or a receive of our own that waits would take it again
+                await self._on_fatal(outcome.reason or "a handler asked for it")
+        await self._releases.give_back(back + await self._taken_over(halt()))
         return False
 
     async def give_back(self, messages: Sequence[Message]) -> None:

@@ -78,6 +78,7 @@ class Runner:
         self._batch = max((handler.batch or 1 for handler in table.handlers), default=1)
         self._receive_target = min(_HELD_MAX, settings.concurrency * self._batch)
         self._stop_asked, self._hurried = asyncio.Event(), asyncio.Event()
+        self._receives_ended = asyncio.Event()
         self._error: BaseException | None = None
         self._executor: ThreadPoolExecutor | None = None
         self._api: QueueApi | None = None
@@ -213,7 +214,7 @@ class Runner:
             releases=releases,
             wall=dependencies.wall,
             random=random,
-            on_fatal=lambda reason: self.ask_to_stop(ConsumerFailed(f"queue {settings.queue}: {reason}")),
+            on_fatal=self._stopped_receiving,
             on_given_back=lambda message: self._record_end(message, Release()),
         )
         self.receiver = Receiver(
@@ -245,6 +246,11 @@ class Runner:
             in_flight=lambda: self.dispatch.held - self.dispatch.waiting,
             waiting=lambda: self.dispatch.waiting,
         )
+
+    async def _stopped_receiving(self, reason: str) -> None:
+        """Ask to stop; done when nothing is received any more."""
+        self.ask_to_stop(ConsumerFailed(f"queue {self._settings.queue}: {reason}"))
+        await self._receives_ended.wait()
 
     async def _once_it_is_up(self, ask: Callable[[], Awaitable[T]]) -> T:
         """The answer, however long the service takes to come up: consumers and servers start in any order."""
@@ -336,6 +342,7 @@ class Runner:
         dispatch, drain_timeout_s = self.dispatch, self._settings.drain_timeout_s
         dispatch.close()
         await self.receiver.stop()
+        self._receives_ended.set()
         given_back = self._processor.give_back(dispatch.not_begun())
         if dispatch.running:
             _log.info("stopping: waiting for %d handlers, at most %g s", dispatch.running, drain_timeout_s)
