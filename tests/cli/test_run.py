@@ -253,6 +253,33 @@ def test_a_handler_that_will_not_be_cancelled_does_not_keep_the_process(
     assert "destroyed" not in running.out()
 
 
+FORKING = APP.replace(
+    'if body == "crash":',
+    """if body == "fork":
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,))
+        child.start()
+        child.terminate()  # as a pool does with its workers
+        await asyncio.to_thread(child.join, 30)
+        body = f"child that ended with {child.exitcode}"
+        child.kill()
+    if body == "crash":""",
+).replace("import os", "import asyncio, multiprocessing, os, time")
+
+
+def test_a_signal_to_a_child_that_a_handler_forks_is_the_childs_alone(
+    start: Start, send: Callable[[str], None], tmp_path: Path
+):
+    (tmp_path / "shop.py").write_text(FORKING)
+    running = start()
+    send("fork")
+    until(lambda: "handled" in running.out())
+    assert "handled child that ended with -15" in running.out()
+    send("one")
+    until(lambda: "handled one" in running.out())
+    assert "stopping" not in running.out()
+    assert running.stop() == 0
+
+
 def test_workers_share_the_queue_and_stop_together(start: Start, send: Callable[[str], None]):
     running = start("--workers", "2", "--concurrency", "1")
     workers = until(lambda: len(running.children()) == 2 and running.children())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -28,6 +29,34 @@ _log = logging.getLogger(__name__)
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LAST_TASKS_S: Final = 1.0
+
+
+# ---- children that handlers fork, as the pools of `multiprocessing` do
+#
+# They inherit the event loop's signal handlers, and the pipe by which these wake it: a signal to a child would stop the consumer,
+# and not end the child. So a child goes back to the handlers from before, and hears of no signal until it has.
+
+_handlers_before: Final[dict[signal.Signals, Any]] = {}  # while a loop of this process takes the signals
+
+
+def _hold_signals(how: int) -> None:
+    if _handlers_before:
+        signal.pthread_sigmask(how, _SIGNALS)
+
+
+def _take_signals_in_child() -> None:
+    if _handlers_before:
+        signal.set_wakeup_fd(-1)
+        for number, handler in _handlers_before.items():
+            signal.signal(number, handler)
+        _hold_signals(signal.SIG_UNBLOCK)
+
+
+os.register_at_fork(
+    before=functools.partial(_hold_signals, signal.SIG_BLOCK),
+    after_in_parent=functools.partial(_hold_signals, signal.SIG_UNBLOCK),
+    after_in_child=_take_signals_in_child,
+)
 
 
 class Consumer:
@@ -269,15 +298,17 @@ class Consumer:
 
     async def _main(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, self._signalled, number)
         self._signals = 0
         try:
+            for number in _SIGNALS:
+                _handlers_before[number] = signal.getsignal(number)
+                loop.add_signal_handler(number, self._signalled, number)
             await self.start()
             await self.wait()
         finally:
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
+            _handlers_before.clear()
 
     def _signalled(self, number: signal.Signals) -> None:
         self._signals += 1
