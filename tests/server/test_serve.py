@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -346,6 +346,23 @@ def test_a_request_that_does_not_end_is_cut_after_the_grace(serve):
         slow.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nx")
         server.request("GET", "/healthz")
         assert server.stop() == 0
+
+
+def test_it_leaves_though_a_file_that_the_console_reads_never_answers(serve, tmp_path: Path):
+    (tmp_path / "tables").mkdir()
+    os.mkfifo(pipe := tmp_path / "tables" / "timeouts.json")
+    server = serve("--store", "memory", "--console-tables", "tables", "--stop-grace-s", "0.2")
+    with socket.create_connection((server.host, server.port)) as visitor:
+        visitor.sendall(b"GET /console/timeouts HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        while True:  # until the server has opened it: it then reads for as long as we keep it open
+            with suppress(OSError):
+                writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+                break
+        try:
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(timeout=60) == 0
+        finally:
+            os.close(writer)
 
 
 SICK_DISK = """

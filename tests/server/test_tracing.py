@@ -91,6 +91,18 @@ def test_one_trace_leads_from_the_send_through_the_server_to_the_delete(traced: 
     assert named(found, "DeleteMessageBatch orders")["kind"] == "SpanKind.SERVER"
 
 
+def test_spans_that_wait_to_be_sent_are_sent_when_the_server_stops(
+    traced: dict[str, str], tmp_path: Path
+) -> None:
+    # As `opentelemetry-instrument` sends them, and with so long between that only the end can.
+    batched = SITECUSTOMIZE.replace("SimpleSpanProcessor", "BatchSpanProcessor")
+    batched = batched.replace("\n))", ", schedule_delay_millis=3_600_000))")
+    (tmp_path / "sitecustomize.py").write_text(batched)
+    with VeilServer("--store", "memory", environ=traced) as server:
+        server.client().create_queue(QueueName="orders")
+    assert named(spans(traced), "CreateQueue orders")
+
+
 def test_the_servers_span_tells_action_queue_status_and_error(traced: dict[str, str]) -> None:
     with VeilServer("--store", "memory", environ=traced) as server:
         sqs = server.client()

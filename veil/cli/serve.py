@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from veil.cli.app import app, group
 from veil.cli.failures import ArgumentWrong
 from veil.cli.options import AsJson, flag, option, server_settings, shared, widened
@@ -69,10 +67,9 @@ def serve(
     from veil.server.main import run_server
 
     try:
-        code = run_server(settings, ready_file=ready_file, companion=companion)
+        run_server(settings, ready_file=ready_file, companion=companion)
     except ServerSettingsError as problem:  # one that shows only at the start, such as a certificate
         raise ArgumentWrong(str(problem)) from None
-    raise typer.Exit(code)
 
 
 config_app = group("config", "Show the server's settings.")

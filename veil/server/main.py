@@ -7,6 +7,7 @@ running.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import errno
 import json
@@ -18,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 import uvloop
 
@@ -86,17 +87,15 @@ class StartRefused(VeilError):
     """The server cannot start; the text is the line to show."""
 
 
-def run_server(settings: Settings, *, ready_file: Path | None = None, companion: bool = False) -> int:
-    """Serve until told to stop, and give the exit code; raises ServerSettingsError and StartRefused before it is ready."""
+def run_server(settings: Settings, *, ready_file: Path | None = None, companion: bool = False) -> NoReturn:
+    """Serve until told to stop, and exit; raises ServerSettingsError and StartRefused before it is ready."""
     configure_logging(settings.log_level, settings.log_format)
     begin_process()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code = runner.run(_Server(settings, ready_file, companion).serve())
-    if code == EXIT_STORE_FAILED:
-        # A thread may hang in a call to the sick disk, and an ordinary exit would wait for it.
-        logging.shutdown()
+        # As Python ends, but for the threads: one may hang in a call to a sick disk or a share that is away.
+        atexit._run_exitfuncs()
         os._exit(code)
-    return code
 
 
 class _Server:
@@ -190,6 +189,7 @@ class _Server:
         finally:
             for task in beside:
                 task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
             if self._ready_file is not None:
                 self._ready_file.unlink(missing_ok=True)
         return self._exit_code
