@@ -12,10 +12,13 @@ import apsw
 from tests.stores.kit import a_key, make_queue
 from tests.stores.sqlite_kit import open_store
 from veil.core.errors import StoreFull
+from veil.core.event import NOBODY
 from veil.core.queue import QueueKey, QueueSettings
-from veil.server.attendant import SharedStore
+from veil.server.attendant import STORE_PROCESS, Attendant, SharedStore
+from veil.service.service import ReceiveRequest, Service
 from veil.stores.remote import Link, RemoteStore, methods_of
 from veil.stores.store import QueueContent, Store
+from veil.wire.exchange import AnswerCounts
 
 _MIB = 1 << 20
 
@@ -30,11 +33,13 @@ class _Bulk:
         return len(given)
 
 
-async def _linked(methods: Any, handler: object) -> tuple[Link, Link]:
+async def _linked(methods: Any, handler: object, find_queue: Any = None) -> tuple[Link, Link]:
     """A worker's end and the store process's end of one link."""
     ours, theirs = socket.socketpair()
     connect = asyncio.get_running_loop().create_connection
-    _, served = await connect(lambda: Link((), methods, handler, is_owner=True), sock=theirs)
+    _, served = await connect(
+        lambda: Link((), methods, handler, find_queue=find_queue, is_owner=True), sock=theirs
+    )
     _, asking = await connect(lambda: Link(methods, (), None), sock=ours)
     return asking, served
 
@@ -47,6 +52,20 @@ async def test_large_sends_and_large_receives_at_once_do_not_wait_for_each_other
         assert sum(isinstance(each, int) for each in await asyncio.gather(*answers)) == 64
     asking.close()
     served.close()
+
+
+async def test_a_poll_that_is_given_up_with_the_call_that_began_it_waits_no_more(tmp_path, clock):
+    async with open_store(tmp_path, clock) as store:
+        queue, service = await make_queue(store), Service(SharedStore(store), clock)
+        attendant = Attendant(service, None, None, AnswerCounts())
+        methods = [each for each in STORE_PROCESS if each.name in ("long_poll", "end_poll")]
+        asking, served = await _linked(methods, attendant, store.find_queue)
+        poll = asking.ask("long_poll", queue, 1, ReceiveRequest(1, None, 20, None, NOBODY))
+        asking.tell("end_poll", 1)  # in the same write
+        async with asyncio.timeout(60):
+            assert await poll == []
+        asking.close()
+        served.close()
 
 
 async def test_workers_forget_a_change_that_was_seen_and_came_to_nothing(tmp_path, clock, monkeypatch):

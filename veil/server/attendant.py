@@ -129,9 +129,12 @@ class StoreProcess(ServedStore):
 
     def end_poll(self, poll: int) -> None:
         """The client has gone: answer the poll now, with nothing if it can be."""
-        task = self._polls.get(poll)
-        if task is not None:
-            task.cancel()
+        # In the next turn: a poll that came in the same read begins only then.
+        asyncio.get_running_loop().call_soon(self._cancel_poll, poll)
+
+    def _cancel_poll(self, poll: int) -> None:
+        if poll in self._polls:
+            self._polls[poll].cancel()
 
     def _handed(
         self, queue: Queue, messages: list[StoredMessage], visibility_s: int | None, caller: Caller
