@@ -27,8 +27,9 @@ from veil.core.clock import ManualClock, TroubleKind
 from veil.core.errors import InFlightLimit, QueueMissing
 from veil.core.lease import Deletion, HoldKey
 from veil.core.queue import QueueCounts
+from veil.stores.postgres import connection
 from veil.stores.postgres import nodes as nodes_module
-from veil.stores.store import Extension, QueueContent
+from veil.stores.store import Chosen, Extension, QueueContent
 
 pytestmark = pytest.mark.usefixtures("postgres")
 
@@ -127,6 +128,19 @@ async def test_a_release_and_a_delete_in_a_group_wake_the_other_node_too(postgre
         await heard_by(other).wake(queue.id)
         await one.delete(fifo, [receipt_of(fifo, first)])
         await heard_by(other).wake(fifo.id)
+
+
+async def test_a_redrive_to_more_queues_than_one_notification_names_wakes_the_other_node(
+    postgres, no_beats, monkeypatch
+):
+    monkeypatch.setattr(connection, "_WAKES_MAX", 2)
+    async with nodes(postgres) as (one, other):
+        dead, homes = await make_queue(one), [await make_queue(one, f"home-{place}") for place in range(5)]
+        await one.send(dead, [a_message() for _ in homes])
+        letters = await one.peek(dead)
+        pairs = zip(letters, homes, strict=True)
+        await one.redrive(dead, [Chosen(each.seq, each.message_id, home.key) for each, home in pairs])
+        await until_async(lambda: all(heard_by(other).available[home.id] for home in homes))
 
 
 async def test_what_one_node_received_the_other_extends_and_deletes(postgres):

@@ -51,7 +51,7 @@ CREATE TABLE veil.queue_count (
     in_flight bigint NOT NULL,
     delayed   bigint NOT NULL,
     last_seq  bigint NOT NULL, -- FIFO: the highest order key given out
-    returns   bigint NOT NULL DEFAULT 0, -- how often messages became visible in another place than at the end: floors.py
+    returns   bigint NOT NULL DEFAULT 0, -- how often messages became visible in another place than at the end: watermarks.py
     PRIMARY KEY (queue_id, slot)
 ) WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
         autovacuum_vacuum_cost_delay = 0);
@@ -70,7 +70,7 @@ CREATE TABLE veil.message (
     seq                    bigint   NOT NULL,           -- core/sequence.py: place, identity and age in one
     queue_id               int      NOT NULL,
     state                  smallint NOT NULL,           -- core.lease.State
-    priority               smallint NOT NULL DEFAULT 8, -- core/priority.py
+    priority               smallint NOT NULL DEFAULT 8, -- core/message.py
     wake_at_ms             bigint,                      -- the earlier of due_at_ms and the end of retention; hidden messages only
     due_at_ms              bigint,                      -- when the lease or the delay ends
     received_at_ms         bigint,

@@ -165,8 +165,7 @@ def _elapsed_ms() -> int:
 # ---- notifications between nodes, sent with COMMIT
 
 CHANNEL: Final = "veil"
-# A notification holds less than 8,000 bytes; queues that do not fit are found by the look every second.
-_WAKES_MAX: Final = 300
+_WAKES_MAX: Final = 300  # of one notification, which holds less than 8,000 bytes
 
 
 class Notice(NamedTuple):
@@ -177,10 +176,13 @@ class Notice(NamedTuple):
     wakes: dict[int, int]  # by queue, how many messages may have become receivable
 
 
-def write_notice(node: int, epoch: int | None, wakes: dict[int, int]) -> str:
-    """The notification's payload."""
-    some = ",".join(f"{queue_id}:{count}" for queue_id, count in list(wakes.items())[:_WAKES_MAX])
-    return f"{node} {'' if epoch is None else epoch} {some}"
+def write_notices(node: int, epoch: int | None, wakes: dict[int, int]) -> list[str]:
+    """The payloads of the notifications that tell it."""
+    pairs = [f"{queue_id}:{count}" for queue_id, count in wakes.items()]
+    return [
+        f"{node} {'' if epoch is None else epoch} {','.join(pairs[at : at + _WAKES_MAX])}"
+        for at in range(0, max(1, len(pairs)), _WAKES_MAX)
+    ]
 
 
 def read_notice(payload: str) -> Notice | None:

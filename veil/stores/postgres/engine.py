@@ -26,7 +26,7 @@ from veil.core.errors import StoreUnavailable, VeilError
 from veil.core.event import EventRecorder
 from veil.core.queue import Queue, QueueKey
 from veil.stores.postgres import outbox, queues
-from veil.stores.postgres.connection import RETRYABLE, DatabaseClock, as_store_error, is_lost, write_notice
+from veil.stores.postgres.connection import RETRYABLE, DatabaseClock, as_store_error, is_lost, write_notices
 from veil.stores.postgres.leases import settle
 from veil.stores.postgres.pipeline import PipelinedConnection, Q, Statement
 from veil.stores.postgres.transaction import (
@@ -526,7 +526,7 @@ class Engine:
         outbox.write(tx, self.bound)
         if self.has_other_nodes:
             await tx.flush()  # learn which groups can be served: the notification goes with COMMIT
-        await tx.commit(self._notification(tx))
+        await tx.commit(self._notifications(tx))
         tx.has_claimed = False
         self.lease_time.done()
         self._backoff.worked(tx.connection)
@@ -545,14 +545,14 @@ class Engine:
             # A caller that created, edited or deleted a queue on this node must see the change here at once.
             await self.refresh_queues_in(tx)
 
-    def _notification(self, tx: Transaction) -> list[Statement]:
-        """The notification for other nodes: which queues have messages, and whether queues have changed."""
+    def _notifications(self, tx: Transaction) -> list[Statement]:
+        """What other nodes are told: which queues have messages, and whether queues have changed."""
         if not self.has_other_nodes:
             return []
         wakes = {queue_id: n for (event, queue_id), n in tx.announcements.items() if event == AVAILABLE}
         if not wakes and tx.new_epoch is None:
             return []
-        return [(Q.notify, {"payload": write_notice(self.node, tx.new_epoch, wakes)})]
+        return [(Q.notify, {"payload": each}) for each in write_notices(self.node, tx.new_epoch, wakes)]
 
     async def _return_connection(self, connection: PipelinedConnection) -> None:
         if connection.closed or connection.broken:

@@ -18,7 +18,7 @@ import psycopg
 from veil.core.clock import Trouble, TroubleKind
 from veil.core.errors import StoreError
 from veil.stores.postgres.apply import NO_MESSAGES
-from veil.stores.postgres.connection import CHANNEL, Dsn, read_notice, write_notice
+from veil.stores.postgres.connection import CHANNEL, Dsn, read_notice, write_notices
 from veil.stores.postgres.engine import DRAIN_S, Engine
 from veil.stores.postgres.leases import BEAT_GAP_MS, DEAD_AFTER_MS, SILENT
 from veil.stores.postgres.pipeline import Q
@@ -109,7 +109,8 @@ class Nodes:
             await tx.rows(Q.lock_nodes)
             named = {"name": self.name, "dead_after_ms": DEAD_AFTER_MS}
             [(number,)] = await tx.rows(Q.take_number, named)
-            tx.defer(Q.notify, {"payload": write_notice(number, None, {})})
+            for payload in write_notices(number, None, {}):
+                tx.defer(Q.notify, {"payload": payload})
             return int(number)
 
         self._engine.node = await self._engine.run(take_number)
