@@ -73,6 +73,17 @@ async def test_counters_are_whole_whether_or_not_they_were_looked_at(scene: Scen
     assert scene.service.tallies.totals() == [("sent", scene.queue.id, 5)]
 
 
+async def test_of_a_consumer_that_goes_from_queue_to_queue_the_latest_are_known(scene: Scene, monkeypatch):
+    monkeypatch.setattr(attempts_module, "QUEUES_MAX", 3)
+    for number in range(5):
+        queue = await create_queue(scene.service, QueueKey("r", "1", f"reply-{number}"), {}, {})
+        await receive(scene.service, queue, count=1, visibility_s=30, wait_s=0, caller=BOB)
+        await delete_queue(scene.service, queue)
+        await scene.receive(BOB)
+    assert len(scene.consumer(BOB).queues) == 3
+    assert [*scene.consumer(BOB).queues][-2:] == [queue.id, scene.queue.id]
+
+
 async def test_the_holder_of_a_lease_is_known_with_its_renewals(scene: Scene):
     await scene.send(1)
     (receipt,) = await scene.receive(ANN)

@@ -31,6 +31,7 @@ from veil.journal.lives import LifeEvent
 LEASES_MAX: Final = 100_000
 LAPSES_MAX: Final = 100_000
 CONSUMERS_MAX: Final = 1_000
+QUEUES_MAX: Final = 1_000  # of each consumer: some go from one queue to the next all day, for an answer each
 RECENT_MAX: Final = 50  # attempts that did not complete, of each consumer
 HELD_SHOWN_MAX: Final = 200
 # Judged at once; the rest a second later.
@@ -72,7 +73,7 @@ class KnownConsumer:
         self.outcomes: defaultdict[str, int] = defaultdict(int)
         self.in_progress = 0  # as of the last `settle`
         self.waiting = 0  # for a retry, the same
-        self.queues: dict[int, int] = {}  # messages received, by queue id
+        self.queues: dict[int, int] = {}  # messages received, by queue id, the latest last
         # Those that did not complete, the last one last.
         self.recent: deque[EndedAttempt] = deque(maxlen=RECENT_MAX)
 
@@ -254,12 +255,14 @@ class LiveAttempts:
         consumer = self._consumers.get(caller) or self._newcomer(caller, now_ms)
         consumer.last_seen_ms = now_ms
         consumer.polls += 1
+        queues = consumer.queues
+        queues[queue.id] = queues.pop(queue.id, 0) + len(messages)  # the latest last
+        if len(queues) > QUEUES_MAX:
+            del queues[next(iter(queues))]
         if not messages:
             consumer.empty_polls += 1
-            consumer.queues.setdefault(queue.id, 0)
             return
         consumer.received += len(messages)
-        consumer.queues[queue.id] = consumer.queues.get(queue.id, 0) + len(messages)
         if visibility_s == 0:
             self._judged(consumer, queue, AttemptOutcome.GIVEN_BACK, len(messages))
             return
