@@ -309,6 +309,17 @@ def test_any_worker_tells_who_holds_a_message_and_what_was_tried(crew, clients):
         assert [attempt["Outcome"] for attempt in life["Stays"][0]["Attempts"]] == ["open"]
 
 
+def test_any_worker_tells_what_has_happened_in_a_queue(crew, clients):
+    one, other = clients
+    for client in (one, other, one):
+        client.send("x")
+    assert other.delete(other.receive()[0])
+    for client in clients:
+        queues = client.call("Veil.DescribeQueues", QueueNamePrefix=crew.queue)[1]["Queues"]
+        [told] = [each for each in queues if each["QueueName"] == crew.queue]
+        assert [told[name] for name in ("Sent", "Received", "Deleted")] == [3, 1, 1]
+
+
 def test_live_pages_are_streamed_by_any_worker(own_crew):
     crew = own_crew
     for client in client_of_each(crew):

@@ -17,7 +17,7 @@ from veil.core.message import Caller, StoredMessage
 from veil.core.queue import MoveTask, Queue, QueueKey
 from veil.core.receipt import Receipt
 from veil.service.history import QueueDepth, queue_depths
-from veil.service.messages import note_deletions, note_extensions, note_rotations, purge
+from veil.service.messages import note_deletions, note_extensions, note_rotations, note_sends, purge
 from veil.service.moves import cancel_move
 from veil.service.queues import delete_queue
 from veil.service.receive import delete_holds, extend_holds, long_poll, note_receive, receive_hold, undo
@@ -209,8 +209,9 @@ class StoreProcess(ServedStore):
             self._answers[action, status_class] += count
 
 
-# Operations of the store on receipts, with what takes note of them; and those that the service has under the same name.
+# Operations of the store with what takes note of them; and those that the service has under the same name.
 _NOTED: Final[dict[str, Callable[..., None]]] = {
+    "send": note_sends,
     "delete": note_deletions,
     "extend": note_extensions,
     "rotate": note_rotations,
@@ -275,7 +276,7 @@ class Attendant(StoreProcess):
         given: Sequence[Any],
         **named: Any,
     ) -> list[Any]:
-        """What an operation on receipts comes to, of which the service takes note."""
+        """What an operation comes to, of which the service takes note."""
         outcomes = await do(queue, given, **named)
         note(self._service, queue, given, outcomes, **named)
         return outcomes

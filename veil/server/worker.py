@@ -214,8 +214,9 @@ class Worker:
 
     async def count(self) -> WorkerCounts:
         """What was counted since the last time."""
-        tallies = [(*key, count) for key, count in self._service.tallies.take_fresh().items()]
+        tallies = [(*key, count) for key, count in self._service.tallies.items()]
         answers = [(*key, count) for key, count in self._answers.items()]
+        self._service.tallies.clear()
         self._answers.clear()
         return WorkerCounts(tallies, answers)
 

@@ -97,11 +97,19 @@ async def send(
         # is another call, whose answers would not fit.
         retry_key = blake2b(f"{retry_key.hex()} {[*refused]}".encode(), digest_size=16).digest()
     stored = await service.store.send(queue, messages, retry_key=retry_key, caller=caller)
-    service.tallies["sent", queue.id] += len([sent for sent in stored if not sent.duplicate])
+    if service.owner is None:
+        note_sends(service, queue, messages, stored)
     if not refused:
         return stored
     answers = iter(stored)
     return [refused.get(place) or next(answers) for place in range(len(drafts))]
+
+
+def note_sends(
+    service: Service, queue: Queue, messages: Sequence[NewMessage], stored: Sequence[Sent], **_: object
+) -> None:
+    """Take note of what sends came to."""
+    service.tallies["sent", queue.id] += len([sent for sent in stored if not sent.duplicate])
 
 
 def _checked(

@@ -42,8 +42,8 @@ OTHER: Final = "other"
 _BY_TARGET: Final = {f"AmazonSQS.{name}": name for name in ACTIONS}
 _ACTION_BYTES_MAX: Final = 64
 _CLAIM_CHARS_MAX: Final = 256  # of one that is remembered
-# Who holds what, and what was tried.
-_OF_HOLDERS: Final = frozenset(("Veil.PeekMessages", "Veil.DescribeMessage"))
+# Who holds what, what was tried, and how often what happened.
+_OF_THE_OWNER: Final = frozenset(("Veil.PeekMessages", "Veil.DescribeMessage", "Veil.DescribeQueues"))
 
 
 def action_of(request: Request) -> str:
@@ -142,7 +142,7 @@ class SqsFrontEnd(FrontEnd):
         if target is None:
             call = Call(service, self._urls, self._count_max, request, "", action_of(request), query=True)
             return self._answer(call, self._run_query, _refuse_query)
-        if self._relay is not None and target in _OF_HOLDERS:
+        if self._relay is not None and target in _OF_THE_OWNER:
             return self._relay(request)
         name = _BY_TARGET.get(target)
         if name is None:
