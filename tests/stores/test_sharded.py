@@ -16,8 +16,10 @@ from tests.stores.kit import REGION, a_key, a_message
 from tests.stores.sharded_kit import CarriedAtOnce
 from tests.waiting import until_async
 from veil.core.errors import StoreError, StoreUnavailable
+from veil.core.event import OutboxRow
 from veil.core.limits import RETENTION_MAX_S
 from veil.core.queue import Chosen, MoveTask, Queue, QueueSettings, RedrivePolicy
+from veil.journal.lives import EVERY_ROW, read_events
 from veil.stores import sharded
 from veil.stores.copying.postgres import postgres_source
 from veil.stores.postgres import PostgresStore
@@ -423,6 +425,33 @@ async def test_every_servers_journal_has_its_turn_however_busy_the_first_is(dsns
         assert sorted(exported.values()) == [3, 3]
     finally:
         await placed.close()
+
+
+async def test_what_waits_to_be_exported_is_seen_on_every_server_that_is_there(dsns: list[str]) -> None:
+    placed = ShardedStore(dsns, journal=True)
+    await placed.open()
+    try:
+        here, there = await one_on_each(placed)
+        for _ in range(2):
+            [[one], [other]] = [await placed.send(queue, [a_message()]) for queue in (here, there)]
+        assert {row.number for row in await rows_one_by_one(placed)} == {
+            row.number for row in await placed.outbox_rows(EVERY_ROW)
+        }
+        for sent in (one, other):
+            assert [each.kind for each in (await read_events(placed, None, {sent.seq})).events] == ["sent"]
+        cut(dsns[1], off=True)
+        assert len((await read_events(placed, None, {one.seq})).events) == 1
+        assert (await placed.outbox_size()).rows == 2
+    finally:
+        cut(dsns[1], off=False)
+        await placed.close()
+
+
+async def rows_one_by_one(store: ShardedStore) -> list[OutboxRow]:
+    found: list[OutboxRow] = []
+    while more := await store.outbox_rows(EVERY_ROW, after=found[-1].number if found else 0, limit=1):
+        found += more
+    return found
 
 
 async def test_servers_in_another_order_are_refused_and_no_connection_stays(
