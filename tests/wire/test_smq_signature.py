@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import time
 from collections.abc import AsyncIterator
 from email.utils import formatdate
 
@@ -120,6 +121,17 @@ async def test_an_authorization_of_another_form_is_told_so(smq: SmqWire, text: s
 )
 async def test_a_request_needs_a_date_that_can_be_read(smq: SmqWire, date: str, expected: str) -> None:
     assert await smq.refusal("GET", "/queues/q", **signed(smq, "GET", "/queues/q", date=date)) == expected
+
+
+async def test_a_date_without_a_zone_is_gmt_wherever_the_server_stands(smq: SmqWire, monkeypatch) -> None:
+    now = formatdate(smq.clock.wall_ms() / 1000, usegmt=True)
+    with monkeypatch.context() as there:
+        there.setenv("TZ", "Asia/Shanghai")
+        time.tzset()
+        for date in (now.replace("GMT", "-0000"), now.removesuffix(" GMT")):
+            headers = signed(smq, "GET", "/queues/q", date=date)
+            assert await smq.refusal("GET", "/queues/q", **headers) == "404 QueueNotExist"
+    time.tzset()
 
 
 async def test_its_own_date_header_will_do(smq: SmqWire) -> None:

@@ -296,10 +296,18 @@ def _timestamp_of_http_date(text: str) -> str:
     if _instant_ms(text) is not None:
         return text
     try:
-        at = parsedate_to_datetime(text)
-        return at.replace(tzinfo=at.tzinfo or UTC).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
-    except (ValueError, OverflowError, TypeError, IndexError):
+        return read_http_date(text).strftime("%Y%m%dT%H%M%SZ")
+    except ValueError:
         return text  # refused, and quoted, by the check of the instant
+
+
+def read_http_date(text: str) -> datetime:
+    """The instant in a Date header, in UTC also where that names no zone; raises ValueError."""
+    try:
+        at = parsedate_to_datetime(text)
+        return at.replace(tzinfo=at.tzinfo or UTC).astimezone(UTC)
+    except (OverflowError, TypeError, IndexError) as problem:
+        raise ValueError(text) from problem
 
 
 def _is_region(text: str) -> bool:

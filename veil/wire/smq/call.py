@@ -6,7 +6,6 @@ import hmac
 import re
 from base64 import b64encode
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from hashlib import md5
 from types import MappingProxyType
@@ -18,7 +17,7 @@ from veil.core.queue import Queue, QueueKey
 from veil.wire.call import Call
 from veil.wire.exchange import Request
 from veil.wire.large import LARGE_BYTES, in_thread
-from veil.wire.sigv4 import SKEW_MS, AccessKey
+from veil.wire.sigv4 import SKEW_MS, AccessKey, read_http_date
 from veil.wire.smq.codes import ArgumentRefused, SmqRefused
 from veil.wire.smq.xml import read_xml
 
@@ -199,8 +198,8 @@ class SmqVerifier:
         if not text:
             raise SmqRefused("MissingDateHeader", "Date header (or x-mns-date) is required.")
         try:
-            signed_ms = parsedate_to_datetime(text).timestamp() * 1000
-        except (ValueError, TypeError, OverflowError, IndexError):
+            signed_ms = read_http_date(text).timestamp() * 1000
+        except ValueError:
             expected = "Date header must be of the form 'Thu, 01 Jan 2026 00:00:00 GMT'."
             raise SmqRefused("InvalidDateHeader", expected) from None
         if abs(signed_ms - now_ms) > self._skew_ms:
