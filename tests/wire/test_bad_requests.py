@@ -107,6 +107,27 @@ async def test_texts_and_numbers_that_no_store_can_hold_are_the_senders_fault(
         assert caught.value.code in ("InvalidParameterValue", "InvalidAttributeValue")
 
 
+@pytest.mark.parametrize(
+    ("action", "given"),
+    [
+        ("AddPermission", {"Label": "l", "AWSAccountIds": ["1" * 1_000] * 1_000, "Actions": ["SendMessage"]}),
+        (
+            "SendMessage",
+            {
+                "MessageBody": "x",
+                "MessageAttributes": {"n" * 100_000: {"DataType": "String", "StringValue": "x"}},
+            },
+        ),
+    ],
+)
+async def test_what_is_refused_is_repeated_in_part_only(wire: Wire, action: str, given: Any) -> None:
+    await wire.queue("q")
+    with pytest.raises(Refused) as caught:
+        await wire.call(action, QueueUrl="q", **given)
+    assert caught.value.status == 400
+    assert len(caught.value.message) < 5_000
+
+
 async def test_no_body_is_an_empty_object(wire: Wire) -> None:
     assert read_json(await wire.post("ListQueues", b"")) == {}
 

@@ -351,6 +351,13 @@ async def test_a_batch_of_deletes_is_silent_when_all_succeed_and_names_each_that
     assert (answer.status, answer.body) == (204, b"")
 
 
+async def test_a_handle_that_cannot_be_one_is_not_repeated_whole(smq: SmqWire) -> None:
+    document = f"<ReceiptHandle>{'h' * 100_000}</ReceiptHandle>" * 16
+    answer = await smq.ask("DELETE", await smq.smq_queue(), f"<ReceiptHandles>{document}</ReceiptHandles>")
+    assert answer.status == 400
+    assert len(answer.body) < 50_000
+
+
 # ---- delays
 
 

@@ -52,6 +52,8 @@ _NOT_FOUND: Final = sqs_code("ResourceNotFoundException", "ResourceNotFoundExcep
 _RECEIPT_INVALID: Final = sqs_code("ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid", 404)
 _OVER_LIMIT: Final = sqs_code("OverLimit", "OverLimit", 403)
 
+_TEXT_CHARS_MAX: Final = 4_096  # some repeat the values that they refuse
+
 INTERNAL_FAILURE: Final = Refusal(
     common_code("InternalFailure", "InternalFailure", 500),
     "The request processing has failed because of an unknown error, exception or failure.",
@@ -237,7 +239,13 @@ WORDS: Final[dict[type[e.VeilError], _Wording | tuple[Code, str | None]]] = {
 
 
 def worded(error: e.VeilError, situation: Situation) -> Refusal:
-    """The error in SQS's words; a class that is not in the table itself speaks by its nearest ancestor there."""
+    """The error in SQS's words, of which there may be so many."""
+    code, message = _words_of(error, situation)
+    return Refusal(code, message[:_TEXT_CHARS_MAX])
+
+
+def _words_of(error: e.VeilError, situation: Situation) -> Refusal:
+    """A class that is not in the table itself speaks by its nearest ancestor there."""
     if isinstance(error, RequestRefused):
         return Refusal(error.code, str(error))
     for family in type(error).__mro__:

@@ -20,6 +20,7 @@ from veil.service.receive import receipt_text, receive
 from veil.service.service import Service
 from veil.wire.exchange import Response
 from veil.wire.large import LARGE_BYTES, answer_bytes, check_room, in_thread
+from veil.wire.request_errors import SHOWN_CHARS_MAX
 from veil.wire.smq.call import BATCH_MAX, SmqCall, read_number
 from veil.wire.smq.codes import ArgumentRefused, NothingToReceive, SmqRefused, XmlMalformed, worded
 from veil.wire.smq.xml import answer, children, document, element, local_name, text_of, texts
@@ -260,7 +261,8 @@ async def delete_messages(call: SmqCall) -> Response:
     ]
     if not refused:
         return answer(204)
-    entries = [_printed_error(refusal) + element("ReceiptHandle", handle) for handle, refusal in refused]
+    shown = ((refusal, element("ReceiptHandle", handle[:SHOWN_CHARS_MAX])) for handle, refusal in refused)
+    entries = [_printed_error(refusal) + handle for refusal, handle in shown]
     return answer(worded(refused[0][1]).status, document("Errors", _each("Error", entries)))
 
 
