@@ -6,7 +6,6 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
 from types import ModuleType
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs
@@ -29,7 +28,7 @@ from veil.wire.request_errors import (
     SignatureMissing,
 )
 from veil.wire.shapes import QueueMention
-from veil.wire.sigv4 import Verifier, read_scope, unverified_scope
+from veil.wire.sigv4 import Verifier, unverified_scope
 from veil.wire.sqs_codes import INTERNAL_FAILURE, Refusal, Situation, worded
 
 _log = logging.getLogger(__name__)
@@ -41,7 +40,6 @@ KEY_ID_CHARS_MAX: Final = 128  # of one that nobody verifies
 OTHER: Final = "other"
 _BY_TARGET: Final = {f"AmazonSQS.{name}": name for name in ACTIONS}
 _ACTION_BYTES_MAX: Final = 64
-_CLAIM_CHARS_MAX: Final = 256  # of one that is remembered
 # Who holds what, what was tried, and how often what happened.
 _OF_THE_OWNER: Final = frozenset(("Veil.PeekMessages", "Veil.DescribeMessage", "Veil.DescribeQueues"))
 
@@ -134,7 +132,6 @@ class SqsFrontEnd(FrontEnd):
         self._urls = QueueUrls(base_url, scheme)
         self._count_max = BULK_MAX if bulk else RECEIVE_MAX
         self._relay = relay
-        self._known_claim = lru_cache(maxsize=1_024)(self._read_claim)
 
     def handle(self, request: Request) -> Awaitable[Response]:
         """The answer to a request. Awaiting it raises nothing but CancelledError."""
@@ -207,25 +204,13 @@ class SqsFrontEnd(FrontEnd):
         """Account, key id and region; the account is None for a request that nobody signed."""
         verifier = self._verifier
         if verifier is None:
-            # Nearly every header begins with the scope, and that is the same all day: it is known by its text.
-            text = request.headers.get("authorization", "")
-            end = text.find(",")
-            known = self._known_claim(text[:end]) if 0 < end <= _CLAIM_CHARS_MAX else None
-            return known or self._claim_of(unverified_scope(request))
+            key_id, region = unverified_scope(request)
+            return self._default_account, (key_id or "")[:KEY_ID_CHARS_MAX], region or self._default_region
         try:
             key, region = verifier.verify(request, self._service.clock.wall_ms())
         except SignatureMissing:
             return None, "", self._default_region
         return key.account, key.key_id, region
-
-    def _read_claim(self, text: str) -> tuple[str | None, str, str] | None:
-        """What an authorization header claims that begins with the text; None where it says that elsewhere."""
-        start = text.find("Credential=")
-        return self._claim_of(read_scope(text[start + 11 :])) if start >= 0 else None
-
-    def _claim_of(self, scope: tuple[str | None, str | None]) -> tuple[str | None, str, str]:
-        key_id, region = scope
-        return self._default_account, (key_id or "")[:KEY_ID_CHARS_MAX], region or self._default_region
 
     def _is_signed(self, call: Call) -> bool:
         # Without keys nobody verifies, and a page can write a presigned URL; the header it cannot set without asking

@@ -161,18 +161,18 @@ def unverified_scope(request: Request) -> tuple[str | None, str | None]:
     if start >= 0:
         start += 11
         end = text.find(",", start)
-        return read_scope(text[start:] if end < 0 else text[start:end])
+        return _read_scope(text[start:] if end < 0 else text[start:end])
     text = request.query
     start = text.find("X-Amz-Credential=")
     if start < 0:
         return None, None
     start += 17
     end = text.find("&", start)
-    return read_scope(unquote(text[start:] if end < 0 else text[start:end]))
+    return _read_scope(unquote(text[start:] if end < 0 else text[start:end]))
 
 
 @lru_cache(maxsize=1_024)  # a client claims the same scope all day
-def read_scope(text: str) -> tuple[str | None, str | None]:
+def _read_scope(text: str) -> tuple[str | None, str | None]:
     """The key id and region in a credential; None for what cannot be read."""
     parts = text.split("/", 3)
     region = parts[2] if len(parts) > 3 and _is_region(parts[2]) else None
