@@ -50,23 +50,19 @@ class HelperProcess:
 
     async def write(self, plan: ExportPlan, rows: AsyncIterator[Sequence[OutboxRow]]) -> frames.Written:
         """Write the segment of a plan; raises ExportFailed with the reason."""
-        async with self._in_step():
-            process = await self._running()
-            assert process.stdin is not None
-            process.stdin.write(frames.frame(frames.SEGMENT, plan))
+        async with self._in_step() as (commands, answers):
+            commands.write(frames.frame(frames.SEGMENT, plan))
             async for some in rows:
-                process.stdin.writelines(frames.row_frames(some))
-                await process.stdin.drain()
-            process.stdin.write(frames.frame(frames.END))
-            return await self._answer(process, frames.Written)
+                commands.writelines(frames.row_frames(some))
+                await commands.drain()
+            commands.write(frames.frame(frames.END))
+            return await _answer(answers, frames.Written)
 
     async def sweep(self, before_day: str) -> list[str]:
         """Remove the days before this one and say which; raises ExportFailed with the reason."""
-        async with self._in_step():
-            process = await self._running()
-            assert process.stdin is not None
-            process.stdin.write(frames.frame(frames.SWEEP, before_day))
-            return await self._answer(process, list[str])
+        async with self._in_step() as (commands, answers):
+            commands.write(frames.frame(frames.SWEEP, before_day))
+            return await _answer(answers, list[str])
 
     def hurry(self) -> None:
         """From now on nobody needs the processor more than the helper."""
@@ -90,7 +86,8 @@ class HelperProcess:
             return
         with suppress(ProcessLookupError):
             process.kill()
-        await process.wait()
+        with suppress(TimeoutError):  # one whose file system hangs ends when that answers
+            await asyncio.wait_for(process.wait(), _ENDING_S)
 
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is not None and self._process.returncode is None:
@@ -109,25 +106,29 @@ class HelperProcess:
         return self._process
 
     @asynccontextmanager
-    async def _in_step(self) -> AsyncIterator[None]:
+    async def _in_step(self) -> AsyncIterator[tuple[asyncio.StreamWriter, asyncio.StreamReader]]:
+        """What takes a command, and what gives its answer."""
         try:
-            yield
+            process = await self._running()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            yield process.stdin, process.stdout
         except ExportFailed:
             raise
         except (OSError, EOFError) as problem:
-            process = self._process
+            died = self._process
             await self.kill()
-            code = process.returncode if process is not None else None
+            code = died.returncode if died is not None else None
             raise ExportFailed(f"the helper process has died (exit {code})") from problem
         except BaseException:
             # Half a command was said, and the rest never will be: only a new helper is in step again.
             await self.kill()
             raise
 
-    async def _answer(self, process: asyncio.subprocess.Process, expected: type[T]) -> T:
-        assert process.stdout is not None
-        kind, length = frames.HEAD.unpack(await process.stdout.readexactly(frames.HEAD.size))
-        body = await process.stdout.readexactly(length)
-        if kind == frames.FAILED:
-            raise ExportFailed(msgspec.msgpack.decode(body, type=str))
-        return msgspec.msgpack.decode(body, type=expected)
+
+async def _answer(answers: asyncio.StreamReader, expected: type[T]) -> T:
+    kind, length = frames.HEAD.unpack(await answers.readexactly(frames.HEAD.size))
+    body = await answers.readexactly(length)
+    if kind == frames.FAILED:
+        raise ExportFailed(msgspec.msgpack.decode(body, type=str))
+    return msgspec.msgpack.decode(body, type=expected)
