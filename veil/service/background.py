@@ -103,12 +103,8 @@ class MoveRunners:
     def __init__(
         self, store: Store, clock: Clock, time_slices: TimeSlices, type_attributes: Sequence[str]
     ) -> None:
-        self._store, self._clock, self._time_slices, self._type_attributes = (
-            store,
-            clock,
-            time_slices,
-            type_attributes,
-        )
+        self._store, self._clock = store, clock
+        self._time_slices, self._type_attributes = time_slices, type_attributes
         self._running: dict[str, asyncio.Task[None]] = {}
         # By task id, while its runner waits for the next step.
         self.pauses: dict[str, asyncio.Future[None]] = {}

@@ -141,18 +141,13 @@ async def redrive(
         )
         for one in wanted
     ]
-    return await _redrive(service, queue, chosen, caller)
-
-
-async def redrive_letters(
-    service: Service, queue: Queue, letters: Sequence[Letter], destination: QueueKey | None, caller: Caller
-) -> list[Sent | errors.VeilError]:
-    """Redrive these letters in one transaction, marked with the message ids they had, as a filtered task does."""
-    types = service.rules.type_attributes
-    return await _redrive(service, queue, [to_chosen(each, destination, types) for each in letters], caller)
-
-
-async def _redrive(
-    service: Service, queue: Queue, chosen: Sequence[Chosen], caller: Caller
-) -> list[Sent | errors.VeilError]:
     return await service.store.redrive(queue, chosen, caller=caller) if chosen else []
+
+
+async def redrive_letter(
+    service: Service, queue: Queue, letter: Letter, destination: QueueKey | None, caller: Caller
+) -> Sent | errors.VeilError:
+    """Redrive the letter, marked with the message id it had, as a filtered task does; or why it stays."""
+    chosen = to_chosen(letter, destination, service.rules.type_attributes)
+    (answer,) = await service.store.redrive(queue, [chosen], caller=caller)
+    return answer

@@ -98,9 +98,9 @@ def _ticked_redrive(
             if found is None or found.message_id != message_id:
                 answers.append(NothingDone(f"message {message_id} is no longer in the queue"))
             else:
-                letters = [read_letter(queue, found)]
-                answers += await moves.redrive_letters(
-                    visit.service, queue, letters, destination, visit.caller
+                letter = read_letter(queue, found)
+                answers.append(
+                    await moves.redrive_letter(visit.service, queue, letter, destination, visit.caller)
                 )
             await visit.time_slice.yield_if_spent()
         moved = sum(not isinstance(answer, VeilError) for answer in answers)

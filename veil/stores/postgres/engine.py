@@ -165,11 +165,6 @@ class Locks(NamedTuple):
         return set(other.ids) <= set(self.ids) and (self.exclusive or not other.exclusive)
 
 
-def no_statements(scan_starts: ScanStarts) -> Sequence[Statement]:
-    """No statements are sent along with BEGIN."""
-    return ()
-
-
 class ReconnectBackoff:
     """Delays the next connection, longer each time, after a new connection was lost before it did any work.
 
@@ -426,14 +421,14 @@ class Engine:
         return self.queues.by_key.get(queue)
 
     async def begin(
-        self, tx: Transaction, need: Need, also: Callable[[ScanStarts], Sequence[Statement]] = no_statements
+        self, tx: Transaction, need: Need, also: Callable[[ScanStarts], Sequence[Statement]] | None = None
     ) -> list[list[Any]] | None:
         """Open the transaction, read the state of its queues, and return the rows of the statements sent along. None means: begin
         again, because it needs other locks or the statements were based on outdated knowledge."""
         locks, epoch = self.locks(need), self.queues.epoch
         asked, began_s = self.wanted_of(locks.ids), time.monotonic()
         scan_starts = self.watermarks.scan_starts(locks.ids)
-        statements = also(scan_starts)
+        statements = () if also is None else also(scan_starts)
         tx.has_claimed = bool(statements)
         looks, answers = await tx.begin(
             locks.ids,
