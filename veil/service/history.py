@@ -387,10 +387,6 @@ class QueueHistory:
         """Whether nothing is remembered of the queue."""
         return queue_id not in self._series
 
-    def noted(self) -> list[int]:
-        """The ids of the queues that have a history."""
-        return [key for key in self._series if isinstance(key, int)]
-
     # ---- every few seconds
 
     def tick(self) -> None:
