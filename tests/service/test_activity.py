@@ -157,6 +157,8 @@ async def test_deleted_released_and_given_back_are_no_lapses(scene: Scene):
     scene.clock.advance(seconds=31)
     ann = scene.consumer(ANN)
     assert (ann.received, ann.outcomes, ann.polls) == (3, {"completed": 1, "given_back": 1, "undone": 1}, 1)
+    tallies = {event: scene.service.tallies.of(event, scene.queue.id) for event in ann.outcomes}
+    assert tallies == {"completed": 0, "given_back": 1, "undone": 1}
 
 
 async def test_a_receive_without_a_window_is_given_back_on_the_page_and_in_the_metrics(scene: Scene):

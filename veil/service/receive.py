@@ -107,8 +107,9 @@ async def undo(
         return
     if service.owner is not None:
         return
-    service.tallies["undone", queue.id] += len(receipts)
-    if service.activity is not None:
+    if service.activity is None:
+        service.tallies["undone", queue.id] += len(receipts)
+    else:  # which counts the attempts that came to that
         seqs = [receipt.seq for receipt in receipts]
         service.activity.attempts.ended(queue, seqs, AttemptOutcome.UNDONE, caller)
 
