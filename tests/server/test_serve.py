@@ -435,6 +435,7 @@ def test_a_browser_is_told_what_this_is(serve):
     status, text = server.request("GET", "/", {"Accept": "text/html"})
     assert status == 200
     assert "speaks the protocols of Amazon SQS" in text
+    assert server.request("HEAD", "/") == (200, "")
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,12 @@ class Application:
         if refusal is not None:
             return _answered(forbidden(request, refusal))
         if path == "/":
-            # A person with a browser, not a client: a GET that asks for nothing and is not signed.
-            if request.method == "GET" and not request.query and "authorization" not in request.headers:
+            # A person with a browser or a monitor, not a client: what asks for nothing and is not signed.
+            if (
+                request.method in ("GET", "HEAD")
+                and not request.query
+                and "authorization" not in request.headers
+            ):
                 return _answered(Response(200, _ABOUT))
         elif path == "/metrics":
             return self._metrics_page(request)
