@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.pipeline.journal_kit import (
+    HOUR_MS,
+    START_MS,
+    a_message,
+    journal_of,
     no_spark,
     story,
     write_segment_of,
@@ -17,7 +22,8 @@ from tests.pipeline.tables_kit import all_rows, difference
 from veil.journal.schema import VERSION
 from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.run import run_lifecycles
-from veil.pipeline.lifecycles.store import NAME, TablesRefused, load_manifest, read_table
+from veil.pipeline.lifecycles.store import NAME, TABLES, TablesRefused, load_manifest, read_table
+from veil.pipeline.timeouts.run import run_timeouts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,6 +109,37 @@ def test_a_table_with_wrong_columns_is_named_with_what_was_expected(
 
     with pytest.raises(TablesRefused, match=r"table messages: column wait_ms of .* is int32, expected int64"):
         read_table(spark, tables_place, "messages")
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("content", [None, b"", b"PAR1 no more"])
+def test_a_file_of_the_tables_that_is_damaged_or_gone_is_named(
+    journal_place: Storage, tables_place: Storage, table: str, content: bytes | None
+) -> None:
+    write_segment_of(journal_place, story(0))
+    run_lifecycles(no_spark, journal_place, tables_place)
+    (file,) = load_manifest(tables_place).files_of(table)
+    if content is None:
+        tables_place.remove(file)
+    else:
+        tables_place.write(file, content)
+    write_segment_of(journal_place, story(1))
+
+    with pytest.raises(TablesRefused, match=re.escape(f"{tables_place.uri}/{file}")):
+        run_lifecycles(no_spark, journal_place, tables_place)
+
+
+def test_a_damaged_file_of_sums_is_named_whichever_it_is(
+    journal_place: Storage, tables_place: Storage
+) -> None:
+    months = (START_MS, START_MS + 40 * 24 * HOUR_MS)  # whose sums one run writes
+    write_segment_of(journal_place, journal_of(*(a_message(at).received(at).deleted(at) for at in months)))
+    run_lifecycles(no_spark, journal_place, tables_place)
+    first, _ = load_manifest(tables_place).files_of("queue_months")
+    tables_place.write(first, b"PAR1 no more")
+
+    with pytest.raises(TablesRefused, match=re.escape(first)):
+        run_timeouts(tables_place)
 
 
 def test_tables_that_cannot_be_these_are_refused(

@@ -46,6 +46,17 @@ def test_findings_that_cannot_be_read_are_named(data: Path, capsys: Captured):
     assert "timeouts.json is not readable" in capsys.readouterr().err
 
 
+def test_groups_of_dead_letters_that_cannot_be_read_are_named(
+    spark: SparkSession, data: Path, capsys: Captured
+):
+    tables = Storage.at(data / "tables")
+    tables.write(FILE, encode(some_findings()))
+    tables.write("dead_letters.parquet", b"half of it")
+
+    assert report("--data", str(data)) == 1
+    assert f"{data}/tables/dead_letters.parquet cannot be read" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("out", ["nowhere/report.html", "."])
 def test_a_place_where_no_file_can_be_is_refused_at_once(data: Path, out: str, capsys: Captured):
     assert report("--data", str(data), "--out", out) == 1

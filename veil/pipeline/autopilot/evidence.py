@@ -11,6 +11,7 @@ from veil.core.attempt import patience_ms
 from veil.core.autopilot import DAY_MS, Attempts, AutopilotPolicy, Watch
 from veil.core.findings import CLEAR, FAR_TOO_MANY, NO_RENEWAL, Finding
 from veil.pipeline.autopilot.pilot import MEMORY_MS, Memory
+from veil.pipeline.lifecycles.store import reading
 from veil.pipeline.lifecycles.tables import HOUR_MS, day_of
 from veil.pipeline.timeouts.history import History, Work, merged, read_histories
 
@@ -85,7 +86,7 @@ def _ended(
     def instant(ms: int) -> Any:
         return datetime.fromtimestamp(ms / 1000, UTC)
 
-    with tables.open_input(file) as opened:
+    with reading(tables, file) as opened:
         rows = pq.read_table(
             opened,
             columns=["received_at", "first_deadline", "outcome", "overrun"],

@@ -19,7 +19,7 @@ import msgspec
 from veil.core.message import ERROR_TYPE, HANDLER, MESSAGE_ID, REASON, RECEIVE_COUNT, SOURCE_QUEUE, TRACEBACK
 from veil.core.text import CHARS_MAX, MASKS
 from veil.pipeline.dead_letters.queue import parquet_in, peeked
-from veil.pipeline.lifecycles.store import load_manifest, read_table
+from veil.pipeline.lifecycles.store import load_manifest, read_table, reading
 from veil.pipeline.queues import QueueAddress
 from veil.pipeline.sql import ATTRIBUTES, TYPE_ATTRIBUTES, F, attribute_text, message_type, struct_of
 
@@ -303,11 +303,9 @@ def read_groups(tables: Storage, most: int | None = None) -> list[DeadLetterGrou
 def _groups(tables: Storage) -> Iterator[DeadLetterGroup]:
     from pyarrow import parquet as pq
 
-    try:
-        opened = tables.open_input(FILE)
-    except FileNotFoundError:
+    if not tables.exists(FILE):
         return
-    with opened, pq.ParquetFile(opened) as file:
+    with reading(tables, FILE) as opened, pq.ParquetFile(opened) as file:
         for batch in file.iter_batches(batch_size=1_000):
             yield from msgspec.convert(batch.to_pylist(), list[DeadLetterGroup])
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pyarrow import parquet as pq
 
 from veil.journal.storage import Storage
+from veil.pipeline.lifecycles.store import reading
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -158,7 +159,7 @@ def unpacked(data: bytes) -> pa.Table:
 def read_rows(tables: Storage, file: str, schema: pa.Schema) -> pa.Table:
     """These columns of a file of the tables, with texts that repeat in dictionaries; null is what an older file lacks."""
     texts = [field.name for field in schema if field.type == pa.string() and field.name != "message_id"]
-    with tables.open_input(file) as opened:
+    with reading(tables, file) as opened:
         parquet = pq.ParquetFile(opened, read_dictionary=texts)
         there = set(parquet.schema_arrow.names)
         found = parquet.read(columns=[name for name in schema.names if name in there])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -139,25 +139,31 @@ def files_of_table(tables: Storage, name: str) -> list[str]:
 def check_files(tables: Storage, name: str, files: Sequence[str]) -> None:
     """See that the files have the columns of the table: one of each generation, which writes all its files alike. Raises
     TablesRefused."""
-    import pyarrow as pa
     from pyarrow import parquet as pq
 
     for file in {file.partition("/")[0]: file for file in files}.values():
-        try:
-            with tables.open_input(file) as opened:
-                found = {field.name: field.type for field in pq.ParquetFile(opened).schema_arrow}
-        except FileNotFoundError:
-            raise TablesRefused(
-                f"table {name}: {tables.uri}/{file} is gone, though the manifest names it"
-            ) from None
-        except (pa.ArrowException, OSError) as problem:
-            raise TablesRefused(f"table {name}: {tables.uri}/{file} cannot be read ({problem})") from None
+        with reading(tables, file) as opened:
+            found = {field.name: field.type for field in pq.ParquetFile(opened).schema_arrow}
         for field in arrow_schema(TABLES[name]):
             if found.get(field.name) != field.type:
                 raise TablesRefused(
                     f"table {name}: column {field.name} of {tables.uri}/{file} is {found.get(field.name, 'missing')}, "
                     f"expected {field.type}"
                 )
+
+
+@contextmanager
+def reading(tables: Storage, file: str) -> Iterator[Any]:
+    """A file of the tables, to be read in the block; raises TablesRefused where it is gone or damaged."""
+    import pyarrow as pa
+
+    try:
+        with tables.open_input(file) as opened:
+            yield opened
+    except FileNotFoundError:
+        raise TablesRefused(f"{tables.uri}/{file} is gone, though it belongs to the tables") from None
+    except (pa.ArrowException, OSError) as problem:
+        raise TablesRefused(f"{tables.uri}/{file} cannot be read: {problem}") from None
 
 
 def remove_orphans(tables: Storage, manifest: Manifest) -> list[str]:

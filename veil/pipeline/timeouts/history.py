@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from veil.pipeline.lifecycles.store import check_files
+from veil.pipeline.lifecycles.store import check_files, reading
 from veil.pipeline.lifecycles.tables import BUCKET_MAX, bucket_of, day_number, lower_ms, month_of, upper_ms
 
 if TYPE_CHECKING:
@@ -220,6 +220,6 @@ def _rows(tables: Storage, file: str, queues: Sequence[str]) -> Any:
     from pyarrow import parquet as pq
 
     columns = [*Work._fields, "hour", "window_ms", "window_at", *COUNTS, *HISTOGRAMS]
-    with tables.open_input(file) as opened:
+    with reading(tables, file) as opened:
         rows = pq.ParquetFile(opened).read(columns=columns)
     return rows.filter(pc.is_in(rows["queue"], value_set=pa.array(queues))) if queues else rows
