@@ -32,6 +32,16 @@ def test_writing_replaces(place: Storage):
     assert place.entries() == [Entry("manifest.json", 2, False)]
 
 
+def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("secrets.token_hex", lambda size: "full")
+    (tmp_path / "_rows.bin.full.tmp").symlink_to("/dev/full")
+
+    with pytest.raises(OSError, match="No space left on device") as failed:
+        Storage.at(tmp_path).write("rows.bin", b"1")
+
+    assert failed.value.filename == str(tmp_path / "rows.bin")
+
+
 def test_nothing_appears_when_the_writer_fails(place: Storage):
     place.write("before.bin", b"x")
     with pytest.raises(RuntimeError), place.writing("half.bin") as file:

@@ -186,8 +186,10 @@ class LocalStorage(Storage):
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(path)
-        except BaseException:
+        except BaseException as problem:
             draft.unlink(missing_ok=True)
+            if isinstance(problem, OSError):  # a full disk does not say which
+                problem.filename = problem.filename or str(path)
             raise
         sync_folder(path.parent)
 
