@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -20,7 +21,7 @@ from tests.pipeline.autopilot_kit import HOUR_MS, REGION, World, slow
 from tests.tls_kit import Authority
 from tests.waiting import until
 from veil import Consumer
-from veil.cli.autopilot import journal_health
+from veil.cli.autopilot import _turn, journal_health
 from veil.client.blocking import BlockingClient, find_target
 from veil.consumer.attempts_journal import AttemptsJournal
 from veil.consumer.message import Message
@@ -188,6 +189,18 @@ def test_mistakes_are_told_in_one_line(
     assert ran.code == 1
     assert said in ran.err
     assert len(ran.err.splitlines()) == 1
+
+
+def test_it_ends_when_the_spark_that_it_keeps_is_gone():
+    turns = iter([ConnectionRefusedError(111, "Connection refused"), KeyboardInterrupt()])
+
+    class OfADeadSpark:
+        def look_at_all(self) -> None:
+            raise next(turns)
+
+    # As the library between Python and Java says it. Whoever stays can only say it again, for ever.
+    with pytest.raises(ConnectionRefusedError):
+        _turn(cast("Any", OfADeadSpark()), 0.001, once=False)
 
 
 def test_a_second_one_on_the_same_tables_is_refused(world: World, autopilot: Autopilot):

@@ -324,6 +324,8 @@ def _turn(pilot: Autopilot, every_s: float, *, once: bool) -> None:
             problem = state.problem
             if once and not state.queues:
                 echo_err(_NONE_ALLOWED)
+        except ConnectionError:  # to Spark's process, which is gone: only another autopilot can start one
+            raise
         except (CommandFailed, ApiError, OSError) as failure:
             if once:
                 raise
