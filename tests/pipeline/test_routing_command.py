@@ -268,6 +268,7 @@ def test_queues_that_are_made_share_the_dead_letters_of_the_intake(
         (["--learn", "--target-name", "all"], 1, "target name 'all': expected {band} in it"),
         (["--learn", "--quantile", "3"], 2, "'3': expected a share from 50% to 99.99%"),
         (["--learn", "--conf", "x=1"], 1, "conf 'x': expected a name that begins with spark."),
+        (["--learn", "--error-path", "ftp://x/y"], 1, "--error-path 'ftp://x/y': expected a path"),
         (["--rules", "none.toml"], 1, "rules none.toml: No such file"),
         (["--learn"], 1, "veil: there is no queue 'intake' at http://127.0.0.1"),
         (

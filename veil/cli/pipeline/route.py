@@ -210,6 +210,8 @@ def route(
     fallback = found_bands[-1] if default is None else band_named(found_bands, default)
     name_of, class_by = _namer(intake, target_name), check_class_by(class_by)
     _, tables_place = places(data, None, tables)
+    if error_path is not None:
+        place_of("--error-path", error_path)
     state_place = place_of("state", state or _beside_tables(data, intake))
     router_state = RouterState(state_place)
     place = QueueAddress(intake, *service_of([intake], endpoint, region))
