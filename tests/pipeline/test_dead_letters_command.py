@@ -106,10 +106,12 @@ def test_without_names_the_dead_letters_of_other_queues_are_found(
 
     assert veil("--tables", str(tmp_path / "tables")) == 0
 
-    header, row = capsys.readouterr().out.splitlines()
+    out, err = capsys.readouterr()
+    header, row = out.splitlines()
     assert header.split()[:4] == ["GROUP", "MESSAGES", "SOURCE", "TYPE"]
     assert row.split()[1:3] == ["1", "orders"]
     assert "no reason was recorded" in row
+    assert "1 dead letter in 1 group\n" in err
 
 
 def test_without_dead_letters_it_says_so(

@@ -53,7 +53,6 @@ def test_a_condition_over_the_columns_selects(letters: DataFrame, where: str | N
         (Selection(body="receive_count"), "--set-body 'receive_count': expected text, this is a int"),
         (Selection(body="nonsense("), r"--set-body 'nonsense\('"),
         (Selection(attributes={"x": "attributes"}), "--set-attribute x=attributes: expected text, a number or bytes"),
-        (Selection(attributes={"x y": "1"}), "--set-attribute x y: expected a name of letters"),
     ],
 )  # fmt: skip
 def test_what_spark_cannot_read_is_refused_by_option_and_value(

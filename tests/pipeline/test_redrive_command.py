@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ import pytest
 
 from tests.pipeline.dead_letters_kit import Queues, bodies_in, fill, orders_and_dead_letters
 from veil.cli.main import run
+from veil.pipeline.dead_letters.queue import stamped
 from veil.testing import VeilServer
 
 if TYPE_CHECKING:
@@ -75,6 +77,27 @@ def test_without_somebody_to_ask_nothing_is_done(
     )
     assert len(bodies_in(queues[0])) == 3
     assert list((tmp_path / "tables").glob("redrives/*")) == []
+
+
+def test_bodies_that_a_killed_command_left_behind_are_removed_a_day_later(
+    spark: SparkSession, queues: Queues, tmp_path: Path, capsys: Captured
+):
+    tables, long_ago = tmp_path / "tables", datetime.now(UTC) - timedelta(hours=25)
+    left = [
+        f"_dead-letters-{long_ago:%Y%m%d-%H%M%S}-a1b2",
+        f"redrives/{long_ago:%Y%m%d-%H%M%S}-a1b2/selection",
+    ]
+    now = [f"_dead-letters-{stamped()}", f"redrives/{stamped()}/selection"]
+    sealed = f"redrives/{long_ago:%Y%m%d-%H%M%S}-c3d4"
+    for folder in (*left, *now, sealed):
+        (tables / folder).mkdir(parents=True)
+        (tables / folder / "part-0.parquet").write_bytes(b"bodies")
+    (tables / sealed / "run.json").write_text("{}")
+
+    assert veil(tmp_path, "orders-dead", "--dry-run") == 0
+
+    assert [(tables / each).exists() for each in left] == [False, False]
+    assert all((tables / each).exists() for each in (*now, sealed))
 
 
 def test_the_selected_go_to_their_source_changed_and_marked(
@@ -141,7 +164,7 @@ def test_what_somebody_holds_stays_and_is_told(
 
     told = capsys.readouterr().err
     assert "2 of 3 redriven" in told
-    assert "1 dead letters were not moved" in told
+    assert "1 dead letter was not moved" in told
     assert held[0]["MessageId"] in told
     assert len(bodies_in(orders)) == 2
 
@@ -211,6 +234,7 @@ def test_messages_that_do_not_tell_their_source_need_a_destination(
         (["--resume", "x"], "--resume 'x': expected a run in "),
         (["--resume", "../x"], "--resume '../x': expected a run in "),
         (["orders-dead", "--set-attribute", "x"], "--set-attribute 'x': expected NAME=SQL"),
+        (["orders-dead", "--set-attribute", "a b=1"], "--set-attribute 'a b=1': expected a name of letters"),
         (["orders-dead", "--to", "nowhere"], "there is no queue 'nowhere' at "),
         (["nowhere"], "there is no queue 'nowhere' at "),
     ],

@@ -23,6 +23,7 @@ from veil.pipeline.dead_letters.runs import (
     calls_of,
     place_of,
     redrive,
+    save_run,
     unfinished,
 )
 from veil.pipeline.dead_letters.selection import Selection
@@ -92,6 +93,16 @@ def test_a_server_that_is_killed_has_moved_a_call_whole_or_not_at_all(
 
         assert sorted(bodies_in(orders)) == sorted(bodies)
         assert (progress.moved, progress.gone, bodies_in(dead)) == (600, 0, [])
+
+
+def test_a_run_whose_progress_is_damaged_does_not_stand_in_the_way_of_others(tables_place: Storage):
+    run = RedriveRun("one", "2026-01-01", "orders-dead", 1, (), 1, {})
+    save_run(place_of(tables_place, run.id), run)
+    assert [each for each, _ in unfinished(tables_place)] == [run]
+
+    place_of(tables_place, run.id).write("progress.json", b"{")
+
+    assert list(unfinished(tables_place)) == []
 
 
 def test_two_do_not_go_on_with_the_same_run(spark: SparkSession, queues: Queues, tables_place: Storage):

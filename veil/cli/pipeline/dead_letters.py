@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -27,6 +28,7 @@ from veil.cli.output import echo_err, echo_json, one_line, progress_bar, show_ta
 from veil.cli.pipeline import pipeline_app
 from veil.cli.pipeline.options import SparkOptions, service_of, spark_session, with_spark, with_tables
 from veil.cli.queue import dead_letter_queues
+from veil.words import plural
 
 if TYPE_CHECKING:
     from veil.journal.storage import Storage
@@ -113,7 +115,7 @@ def _show_groups(groups: Sequence[DeadLetterGroup], queues: Sequence[str], top: 
     show_table(columns, rows, right=("messages", "receives"))
     messages = sum(group.messages for group in groups)
     before = sum(group.redriven_before for group in groups)
-    told = f"{messages:,} dead letters in {len(groups):,} groups"
+    told = f"{plural(messages, 'dead letter')} in {plural(len(groups), 'group')}"
     if len(groups) > top:
         told += f", of which the {top} largest are shown; see --top and --json"
     echo_err(told + (f"; {before:,} were redriven before" if before else ""))
@@ -159,7 +161,7 @@ def question(run: RedriveRun) -> str:
     """What is asked before anything is done."""
     where = f"to {run.to}" if run.to else "to where they came from"
     changed = " with another content" if run.set_body is not None or run.set_attributes else ""
-    return f"Redrive {run.messages:,} dead letters {where}{changed}?"
+    return f"Redrive {plural(run.messages, 'dead letter')} {where}{changed}?"
 
 
 def show_selection(run: RedriveRun, tables: Storage, *, as_json: bool) -> None:
@@ -170,7 +172,7 @@ def show_selection(run: RedriveRun, tables: Storage, *, as_json: bool) -> None:
     if as_json:
         echo_json({"selected": run.messages, "sample": msgspec.to_builtins(rows)})
         return
-    echo_err(f"{run.messages:,} dead letters are selected")
+    echo_err(plural(run.messages, "dead letter is selected", "dead letters are selected"))
     if rows:
         show_table(_MESSAGES, [_message_row(row) for row in rows])
 
@@ -229,6 +231,11 @@ def read_attributes(given: list[str] | None) -> dict[str, str]:
         if not (name.strip() and equals and sql.strip()):
             raise CommandFailed(
                 f"--set-attribute {each!r}: expected NAME=SQL, such as tries='0' or note=NULL"
+            )
+        # As SQS has them: the rest of its rules (prefixes, dots) the server says in its own words.
+        if re.fullmatch(r"[A-Za-z0-9_.-]{1,256}", name.strip()) is None:
+            raise CommandFailed(
+                f"--set-attribute {each!r}: expected a name of letters, digits, '_', '-' and '.', of up to 256 characters"
             )
         found[name.strip()] = sql.strip()
     return found
@@ -333,4 +340,7 @@ def _go(run: RedriveRun, tables: Storage, rate: float | None, endpoint: str | No
     tell_end(run, progress, as_json=as_json)
     if progress.left:
         codes = ", ".join(f"{count:,} × {code}" for code, count in sorted(progress.left.items()))
-        raise CommandFailed(f"{sum(progress.left.values()):,} dead letters were not moved: {codes}")
+        were_not = plural(
+            sum(progress.left.values()), "dead letter was not moved", "dead letters were not moved"
+        )
+        raise CommandFailed(f"{were_not}: {codes}")

@@ -12,13 +12,12 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Final
-from uuid import uuid4
 
 import msgspec
 
 from veil.core.message import ERROR_TYPE, HANDLER, MESSAGE_ID, REASON, RECEIVE_COUNT, SOURCE_QUEUE, TRACEBACK
 from veil.core.text import CHARS_MAX, MASKS
-from veil.pipeline.dead_letters.queue import parquet_in, peeked
+from veil.pipeline.dead_letters.queue import parquet_in, peeked, scratch_folder
 from veil.pipeline.lifecycles.store import load_manifest, read_table, reading
 from veil.pipeline.queues import QueueAddress
 from veil.pipeline.sql import ATTRIBUTES, TYPE_ATTRIBUTES, F, attribute_text, message_type, struct_of
@@ -285,14 +284,11 @@ class DeadLetterGroup(msgspec.Struct, frozen=True):
 
 def write_groups(groups: DataFrame, tables: Storage) -> None:
     """Put the groups in the table's place: whoever reads it finds the last analysis or this one, never a part of either."""
-    folder = f"_dead-letters-{uuid4().hex[:12]}"
-    try:
+    with scratch_folder(tables) as folder:
         groups.coalesce(1).write.parquet(tables.spark_path(folder))
         (written,) = parquet_in(tables, folder)
         with tables.open_input(written) as source, tables.writing(FILE) as target:
             shutil.copyfileobj(source, target, 1 << 20)
-    finally:
-        tables.remove_folder(folder)
 
 
 def read_groups(tables: Storage, most: int | None = None) -> list[DeadLetterGroup]:

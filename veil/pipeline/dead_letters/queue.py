@@ -6,11 +6,12 @@ was seen once is not looked at again, and no process holds more than a page.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
 
 import msgspec
 
@@ -116,6 +117,36 @@ class DeadLetterQueue(QueueClient):
 
 
 PARTS_MAX: Final = 32
+_SCRATCH: Final = "_dead-letters-"
+_STAMP: Final = "%Y%m%d-%H%M%S"
+_ABANDONED: Final = timedelta(days=1)
+
+
+def stamped() -> str:
+    """A name for a folder that tells when it was made."""
+    return f"{datetime.now(UTC):{_STAMP}}-{secrets.token_hex(2)}"
+
+
+def is_abandoned(folder: str) -> bool:
+    """Whether the stamp that the name ends in is so old that whoever made the folder has been killed."""
+    try:
+        made = datetime.strptime(folder[-20:-5], _STAMP).replace(tzinfo=UTC)
+    except ValueError:
+        return False
+    return datetime.now(UTC) - made > _ABANDONED
+
+
+@contextmanager
+def scratch_folder(tables: Storage) -> Iterator[str]:
+    """The name of a folder for the block, beside the tables; what is left of earlier ones is removed too."""
+    for entry in tables.entries():
+        if entry.name.startswith(_SCRATCH) and is_abandoned(entry.name):
+            tables.remove_folder(entry.name)
+    folder = f"{_SCRATCH}{stamped()}"
+    try:
+        yield folder
+    finally:
+        tables.remove_folder(folder)
 
 
 @contextmanager
@@ -131,7 +162,6 @@ def peeked(
 
     Not one instant: a message that comes or goes while this reads is in it or not. Each is in it once.
     """
-    folder = f"_dead-letters-{uuid4().hex[:12]}"
     parts: list[BrowsedPart] = []
     for queue in queues:
         with DeadLetterQueue(replace(where, queue=queue), user_agent="pipeline dead-letters") as opened:
@@ -144,7 +174,7 @@ def peeked(
             for number in batch.column(0).to_pylist():
                 yield from parts[number].batches(schema)
 
-    try:
+    with scratch_folder(tables) as folder:
         with this_python(spark):
             rows = spark.range(0, len(parts), 1, len(parts)).mapInArrow(read, columns)
         rows = rows.withColumn("body_bytes", F.octet_length("body"))
@@ -153,8 +183,6 @@ def peeked(
         with refusing_workers_without_veil():
             rows.write.parquet(tables.spark_path(folder))
         yield spark.read.schema(struct_of(PEEKED)).parquet(tables.spark_path(folder))
-    finally:
-        tables.remove_folder(folder)
 
 
 def parquet_in(place: Storage, folder: str) -> tuple[str, ...]:

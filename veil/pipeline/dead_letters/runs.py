@@ -8,7 +8,6 @@ is whole. `progress.json` is replaced before and after every call to the server.
 from __future__ import annotations
 
 import re
-import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,9 @@ from veil.pipeline.dead_letters.queue import (
     DeadLetterQueue,
     DeadLettersRefused,
     RedriveAnswer,
+    is_abandoned,
     parquet_in,
+    stamped,
 )
 from veil.pipeline.lifecycles.lock import only_run
 from veil.pipeline.queues import RETRY_S
@@ -146,10 +147,9 @@ def unfinished(tables: Storage) -> Iterator[tuple[RedriveRun, RedriveProgress]]:
     for entry in tables.entries(FOLDER):
         place = tables.sub(entry.name)
         try:
-            run = msgspec.json.decode(place.read(_RUN), type=RedriveRun)
+            run, progress = msgspec.json.decode(place.read(_RUN), type=RedriveRun), load_progress(place)
         except (FileNotFoundError, NotADirectoryError, ValueError):
             continue
-        progress = load_progress(place)
         if not progress.finished:
             yield run, progress
 
@@ -178,8 +178,10 @@ def seal(
     `to` sends all to that queue; else each goes to where it came from. Raises DeadLettersRefused where a message does not
     tell that, or its source is gone.
     """
-    now = datetime.now(UTC)
-    run_id = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    for entry in tables.entries(FOLDER):  # of commands that were killed before their run was sealed
+        if is_abandoned(entry.name) and not tables.exists(f"{entry.name}/{_RUN}"):
+            tables.remove_folder(entry.name)
+    run_id = stamped()
     place = place_of(tables, run_id)
     server_source = F.element_at("system_attributes", F.lit("DeadLetterQueueSourceArn"))
     told = chosen.select(
@@ -195,7 +197,7 @@ def seal(
         files = parquet_in(place, SELECTION)
         return RedriveRun(
             id=run_id,
-            made_at=now.isoformat(timespec="seconds"),
+            made_at=datetime.now(UTC).isoformat(timespec="seconds"),
             queue=queue.url,
             messages=sum(batch.num_rows for batch in batches(place, files, ("seq",))),
             files=files,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from veil.pipeline.dead_letters.analysis import LETTERS, dead_letters, history_tables
 from veil.pipeline.dead_letters.queue import DeadLettersRefused, opened, peeked
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
     from veil.journal.storage import Storage
-
-# As SQS has them: the rest of its rules (prefixes, dots) the server says in its own words.
-_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +49,6 @@ class Selection:
         entries = []
         for name, sql in self.attributes.items():
             option = f"--set-attribute {name}"
-            if _NAME.fullmatch(name) is None:
-                raise DeadLettersRefused(
-                    f"{option}: expected a name of letters, digits, '_', '-' and '.', of up to 256 characters"
-                )
             entries.append(F.struct(F.lit(name).alias("key"), _value(letters, option, sql).alias("value")))
         given = F.filter(F.array(*entries), lambda entry: entry["value"].isNotNull())
         kept = F.map_filter("attributes", lambda name, _: ~name.isin(*self.attributes))
