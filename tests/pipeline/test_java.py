@@ -180,4 +180,23 @@ def test_without_a_cache_directory_to_write_to_the_wrapper_still_comes_to_be(
     monkeypatch.setattr(java.tempfile, "tempdir", str(tmp_path))
     target = a_java_of_version(tmp_path / "java", "21.0.8")
 
-    assert java_version(wrapped(target) / "bin" / "java") == 21
+    home = wrapped(target)
+
+    assert java_version(home / "bin" / "java") == 21
+    assert wrapped(target) == home  # the temporary files are not one folder richer with every start
+
+
+def test_a_cache_that_another_user_could_have_made_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "cache").write_text("a file where the directory should be")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(java.tempfile, "tempdir", str(tmp_path))
+    target = a_java_of_version(tmp_path / "java", "21.0.8")
+    shared = wrapped(target).parent
+    for planted in (
+        lambda: shared.chmod(0o777),
+        lambda: (shared.rename(f"{shared}-"), shared.symlink_to(f"{shared}-")),
+    ):
+        planted()
+        assert wrapped(target).parent != shared

@@ -6,9 +6,11 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -111,8 +113,14 @@ def wrapped(java: Path) -> Path:
 def _cache() -> Path:
     """The user's cache directory; where that cannot be written, a directory of this user alone for temporary files."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "veil")
-    try:
+    with suppress(OSError):
         base.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="veil-java-"))
-    return base if os.access(base, os.W_OK | os.X_OK) else Path(tempfile.mkdtemp(prefix="veil-java-"))
+        if os.access(base, os.W_OK | os.X_OK):
+            return base
+    ours = Path(tempfile.gettempdir(), f"veil-java-{os.getuid()}")
+    with suppress(FileExistsError):
+        ours.mkdir(mode=0o700)
+    found = ours.lstat()
+    # Anybody may make a folder of that name there, or a link, and what is in it is run.
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+    return ours if is_ours else Path(tempfile.mkdtemp(prefix="veil-java-"))
