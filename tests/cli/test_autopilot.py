@@ -192,7 +192,7 @@ def test_mistakes_are_told_in_one_line(
 
 
 def test_it_ends_when_the_spark_that_it_keeps_is_gone():
-    turns = iter([ConnectionRefusedError(111, "Connection refused"), KeyboardInterrupt()])
+    turns = iter([ConnectionRefusedError(111, "Connection refused"), AssertionError("it went on")])
 
     class OfADeadSpark:
         def look_at_all(self) -> None:
