@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from typer import BadParameter
 
-from veil.pipeline.dead_letters.runs import RateLimit, messages_a_call, read_rate
+from veil.cli.pipeline.dead_letters import read_rate
+from veil.pipeline.dead_letters.runs import RateLimit, messages_a_call
 
 
 class Time:
@@ -58,7 +60,7 @@ def test_a_rate_is_so_many_a_second_or_a_minute(text: str, rate_s: float):
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "fast", "1.5", "10/h", "1e9"])
 def test_what_is_no_rate_is_refused(text: str):
-    with pytest.raises(ValueError, match="a rate such as 500, 500/s or 30/min"):
+    with pytest.raises(BadParameter, match="a rate such as 500, 500/s or 30/min"):
         read_rate(text)
 
 

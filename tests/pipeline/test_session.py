@@ -37,7 +37,7 @@ import json, os, socket, sys
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 from veil.cli.pipeline.options import spark_session
-from veil.pipeline.spark.session import log_of
+from veil.pipeline.spark.session import SparkSettings, log_of, read_conf
 import veil.pipeline.spark.session as module
 
 def reached(host, port):
@@ -47,7 +47,7 @@ def reached(host, port):
 NAMES = ("JAVA_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_IP")
 before = [os.environ.get(name) for name in NAMES]
 quick = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-with spark_session(None, ["spark.driver.memory=700m", quick], "a job") as spark:
+with spark_session(SparkSettings(conf=read_conf(["spark.driver.memory=700m", quick])), "a job") as spark:
     context = spark.sparkContext
     ui = urlsplit(context.uiWebUrl)
     log, jvm = log_of(spark), module._started._jvm.pid
@@ -137,8 +137,9 @@ def test_a_start_that_fails_is_one_line_that_names_the_log(tmp_path: Path):
     code = (
         "from veil.cli.failures import CommandFailed\n"
         "from veil.cli.pipeline.options import spark_session\n"
+        "from veil.pipeline.spark.session import SparkSettings\n"
         "try:\n"
-        "    with spark_session('nonsense', None, 'a job'): pass\n"
+        "    with spark_session(SparkSettings(master='nonsense'), 'a job'): pass\n"
         "except CommandFailed as failure:\n"
         "    print(failure)\n"
     )
@@ -159,7 +160,7 @@ def test_a_command_leaves_the_session_active_that_it_found(spark: SparkSession):
     from pyspark.sql import SparkSession
 
     spark.createDataFrame([(1,)], "a int")  # makes it the active one
-    with spark_session(None, None, "a job") as own:
+    with spark_session(SparkSettings(), "a job") as own:
         own.createDataFrame([(1,)], "a int")
         assert not SparkSession.getActiveSession()._jsparkSession.equals(spark._jsparkSession)
 
@@ -201,16 +202,17 @@ def test_a_given_spark_is_used_and_nothing_of_it_is_changed(spark: SparkSession)
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
-@pytest.mark.parametrize(("master", "conf"), [("local[1]", None), (None, ["spark.driver.memory=1g"])])
+@pytest.mark.parametrize(("master", "conf"), [("local[1]", {}), (None, {"spark.driver.memory": "1g"})])
 def test_settings_that_come_too_late_for_a_given_spark_are_refused(
-    spark: SparkSession, master: str | None, conf: list[str] | None
+    spark: SparkSession, master: str | None, conf: dict[str, str]
 ):
-    with pytest.raises(CommandFailed, match="Spark runs already"), spark_session(master, conf, "a job"):
+    settings = SparkSettings(master=master, conf=conf)
+    with pytest.raises(CommandFailed, match="Spark runs already"), spark_session(settings, "a job"):
         pass
 
 
 def test_a_failure_of_sparks_own_is_told_in_one_line(spark: SparkSession):
-    with pytest.raises(CommandFailed) as failure, spark_session(None, None, "a job") as own:
+    with pytest.raises(CommandFailed) as failure, spark_session(SparkSettings(), "a job") as own:
         own.range(1).selectExpr("raise_error('the disk is gone')").collect()
 
     assert str(failure.value).startswith("Spark failed: [USER_RAISED_EXCEPTION] the disk is gone")
@@ -218,7 +220,7 @@ def test_a_failure_of_sparks_own_is_told_in_one_line(spark: SparkSession):
 
 
 def test_what_fails_in_the_block_and_is_not_sparks_comes_through_as_it_is(spark: SparkSession):
-    with pytest.raises(ZeroDivisionError), spark_session(None, None, "a job"):
+    with pytest.raises(ZeroDivisionError), spark_session(SparkSettings(), "a job"):
         raise ZeroDivisionError
 
 

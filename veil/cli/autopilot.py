@@ -37,7 +37,6 @@ from veil.cli.options import (
 from veil.cli.output import echo, echo_err, echo_json, echo_object, show_table
 from veil.cli.pipeline.options import (
     JournalPlace,
-    SparkOptions,
     TablesPlace,
     places,
     read_beside,
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
     from veil.console.audit import AuditFile
     from veil.journal.storage import Storage
     from veil.pipeline.autopilot.loop import Autopilot, JournalHealth
+    from veil.pipeline.spark.session import SparkSettings
 
 _log = logging.getLogger(__name__)
 
@@ -212,7 +212,7 @@ _EXAMPLES = "Example: veil queue edit orders --tag veil:autopilot=advise && veil
 @with_spark
 def run(
     ctx: typer.Context,
-    spark: SparkOptions,
+    spark: SparkSettings,
     once: bool = flag("--once", "Check every queue once, then exit."),
     every: float = how_often("--every", "How often to check the queues. Default: 1m.", 60.0),
     default: str | None = option(
@@ -256,7 +256,7 @@ def run(
     audit = audit or audit_file(settings) or settings.data / AUDIT_FILE
     with (
         connect(endpoint, region) as client,
-        spark_when_needed(*spark, "autopilot", quiet=True) as (session, is_chosen),
+        spark_when_needed(spark, "autopilot", quiet=True) as (session, is_chosen),
     ):
         from veil.cli.pipeline.timeouts import SCHEDULES
         from veil.pipeline.lifecycles.generation import BYTES_HERE_MAX

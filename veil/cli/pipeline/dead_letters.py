@@ -26,7 +26,7 @@ from veil.cli.options import (
 )
 from veil.cli.output import echo_err, echo_json, one_line, progress_bar, show_table
 from veil.cli.pipeline import pipeline_app
-from veil.cli.pipeline.options import SparkOptions, service_of, spark_session, with_spark, with_tables
+from veil.cli.pipeline.options import service_of, spark_session, with_spark, with_tables
 from veil.cli.queue import dead_letter_queues
 from veil.words import plural
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from veil.journal.storage import Storage
     from veil.pipeline.dead_letters.analysis import DeadLetterGroup
     from veil.pipeline.dead_letters.runs import RedriveProgress, RedriveRun
+    from veil.pipeline.spark.session import SparkSettings
 
 EXAMPLES = 5
 _CHARS, _WHAT_CHARS, _NAME_CHARS = 60, 80, 48
@@ -57,7 +58,7 @@ _MESSAGES = ("message", "source", "type", "error", "what", "before", "body")
 @with_tables
 def dead_letters(
     tables: Storage,
-    spark: SparkOptions,
+    spark: SparkSettings,
     queues: list[str] | None = argument(
         "[QUEUE]...",
         "The dead-letter queues to analyse. Default: all dead-letter queues.",
@@ -89,7 +90,7 @@ def dead_letters(
     where = QueueAddress(names[0], *service_of(names, endpoint, region))
     for name in names:  # before Spark is started for nothing
         opened(where, name).close()
-    with spark_session(*spark, "dead letters", quiet=as_json) as session:
+    with spark_session(spark, "dead letters", quiet=as_json) as session:
         analyse(session, where, names, tables, type_attributes=type_attribute or TYPE_ATTRIBUTES)
     groups = read_groups(tables)
     if as_json:
@@ -213,15 +214,13 @@ def tell_end(run: RedriveRun, progress: RedriveProgress, *, as_json: bool) -> No
 
 
 def read_rate(text: str | float) -> float:
-    """Messages a second."""
-    from veil.pipeline.dead_letters.runs import read_rate
-
+    """Messages a second, from text such as 500, 500/s or 30/min."""
     if isinstance(text, float):
         return text
-    try:
-        return read_rate(text)
-    except ValueError as expected:
-        raise typer.BadParameter(f"{text!r}: expected {expected}") from None
+    found = re.fullmatch(r"([0-9]{1,9})(?:/(s|min))?", text.strip().replace(" ", ""))
+    if found is None or int(found[1]) == 0:
+        raise typer.BadParameter(f"{text!r}: expected a rate such as 500, 500/s or 30/min")
+    return int(found[1]) / (60 if found[2] == "min" else 1)
 
 
 def read_attributes(given: list[str] | None) -> dict[str, str]:
@@ -249,7 +248,7 @@ def read_attributes(given: list[str] | None) -> dict[str, str]:
 @with_tables
 def redrive(
     tables: Storage,
-    spark: SparkOptions,
+    spark: SparkSettings,
     queue: str | None = argument("[QUEUE]", "The dead-letter queue.", autocompletion=complete_queue),
     where: str | None = option(
         "--where SQL", "Which messages, as an SQL condition on their columns. Default: all."
@@ -311,7 +310,7 @@ def redrive(
     tell_unfinished(tables)
     service = QueueAddress(queue, *service_of([queue] if to is None else [queue, to], endpoint, region))
     opened(service, queue).close()  # before Spark is started for nothing
-    with spark_session(*spark, "redrive", quiet=as_json) as session:
+    with spark_session(spark, "redrive", quiet=as_json) as session:
         run = choose(session, service, tables, choice, to=to, rate_s=rate)
     is_wanted = False
     try:

@@ -12,12 +12,13 @@ from veil.cli.failures import CommandFailed
 from veil.cli.options import AsJson, argument, flag, how_often
 from veil.cli.output import echo, echo_err, echo_json, echo_object
 from veil.cli.pipeline import pipeline_app
-from veil.cli.pipeline.options import SparkOptions, spark_when_needed, with_spark, with_tables
+from veil.cli.pipeline.options import spark_when_needed, with_spark, with_tables
 from veil.words import plural, visible
 
 if TYPE_CHECKING:
     from veil.journal.storage import Storage
     from veil.pipeline.lifecycles.run import LifecyclesRun
+    from veil.pipeline.spark.session import SparkSettings
 
 
 @pipeline_app.command("lifecycles", epilog="Example: veil pipeline lifecycles --follow --every 5")
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 def lifecycles(
     journal: Storage,
     tables: Storage,
-    spark: SparkOptions,
+    spark: SparkSettings,
     follow: bool = flag("--follow", "Keep following the journal as it grows, until Ctrl-C."),
     every: float = how_often(
         "--every", "With --follow: how often to look for new segments. Default: 5s.", 5.0
@@ -47,7 +48,7 @@ def lifecycles(
             f"journal {journal.uri}: expected a directory with segments; it is empty or missing (a running server exports "
             "what happened every minute, and when it stops)"
         )
-    with spark_when_needed(*spark, "pipeline lifecycles", quiet=as_json) as (session, is_chosen):
+    with spark_when_needed(spark, "pipeline lifecycles", quiet=as_json) as (session, is_chosen):
         from veil.pipeline.lifecycles.generation import BYTES_HERE_MAX
         from veil.pipeline.lifecycles.run import follow_lifecycles, run_lifecycles
 

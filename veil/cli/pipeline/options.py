@@ -8,8 +8,9 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from veil.cli.failures import CommandFailed
 from veil.cli.options import DataDirectory, connect, server_settings, shared, widened
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from veil.journal.storage import Storage
+    from veil.pipeline.spark.session import SparkSettings
 
 
 # Spark and the server's settings are imported when they are used: `--help` needs neither.
@@ -42,13 +44,6 @@ Master = Annotated[
 Conf = Annotated[list[str] | None, shared("--conf NAME=VALUE", "A Spark setting. Can be repeated.")]
 
 
-class SparkOptions(NamedTuple):
-    """Which Spark somebody asked for."""
-
-    master: str | None = None
-    conf: list[str] | None = None
-
-
 def with_tables(command: Callable[..., None]) -> Callable[..., None]:
     """The command with --data and --tables; its `tables` is the directory that they name. So for its `journal`, if it has one."""
     options = {"data": DataDirectory, "journal": JournalPlace, "tables": TablesPlace}
@@ -65,15 +60,13 @@ def with_tables(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def with_spark(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with --master and --conf; its `spark` is what they say."""
+    """The command with --master and --conf; its `spark` is the settings that they name."""
 
     def call(given: dict[str, Any]) -> None:
-        spark = SparkOptions(given.pop("master"), given.pop("conf"))
-        if any(spark):
-            from veil.pipeline.spark.session import SparkSettings, read_conf
+        from veil.pipeline.spark.session import SparkSettings, read_conf
 
-            # Mistakes are told before a command has done anything: created queues, made a folder.
-            SparkSettings(master=spark.master, conf=read_conf(spark.conf or []))
+        # Mistakes are told before a command has done anything: created queues, made a folder.
+        spark = SparkSettings(master=given.pop("master"), conf=read_conf(given.pop("conf") or []))
         command(spark=spark, **given)
 
     return widened(command, ["spark"], {"master": Master, "conf": Conf}, call)
@@ -135,19 +128,15 @@ def service_of(queues: Sequence[str], endpoint: str | None, region: str | None) 
 
 
 @contextmanager
-def spark_session(
-    master: str | None, conf: list[str] | None, title: str, *, quiet: bool = False
-) -> Iterator[SparkSession]:
+def spark_session(settings: SparkSettings, title: str, *, quiet: bool = False) -> Iterator[SparkSession]:
     """A session for the command: started quietly or the given one, with a bar on a terminal while the block runs.
 
-    `quiet` (for `--json`) shows neither the bar nor where Spark's pages are. A mistake in the options, a start that fails and
-    a failure of Spark's own in the block become CommandFailed, with the file that has what Spark said.
+    `quiet` (for `--json`) shows neither the bar nor where Spark's pages are. A start that fails and a failure of Spark's own in
+    the block become CommandFailed, with the file that has what Spark said.
     """
     from veil.pipeline.spark.session import (
-        SparkSettings,
         close_session,
         open_session,
-        read_conf,
         shown_progress,
         ui_address,
         without_query_pages,
@@ -155,9 +144,8 @@ def spark_session(
 
     is_watched = sys.stderr.isatty() and not quiet
     try:
-        settings = SparkSettings(master=master, conf=read_conf(conf or []), title=f"veil {title}")
         with _shown("starting Spark", is_watched):
-            spark = open_session(settings)
+            spark = open_session(replace(settings, title=f"veil {title}"))
     except VeilError as refused:
         raise CommandFailed(str(refused)) from None
     address = ui_address(spark)
@@ -185,13 +173,12 @@ def spark_session(
 
 @contextmanager
 def spark_when_needed(
-    master: str | None, conf: list[str] | None, title: str, *, quiet: bool = False
+    settings: SparkSettings, title: str, *, quiet: bool = False
 ) -> Iterator[tuple[Callable[[], SparkSession], bool]]:
     """A function that gives a session, started with the first call; and whether somebody chose Spark for this command: by
-    `--master` or `--conf`, or by running it under `spark-submit`. Mistakes in the options are told at once."""
-    from veil.pipeline.spark.session import SparkSettings, is_given, read_conf
+    `--master` or `--conf`, or by running it under `spark-submit`."""
+    from veil.pipeline.spark.session import is_given
 
-    settings = SparkSettings(master=master, conf=read_conf(conf or []))
     started: list[SparkSession] = []
     is_watched = sys.stderr.isatty() and not quiet
     with ExitStack() as stack, ExitStack() as working:
@@ -200,7 +187,7 @@ def spark_when_needed(
         def spark() -> SparkSession:
             if not started:
                 working.close()  # Spark's start and its tasks are shown from here on
-                started.append(stack.enter_context(spark_session(master, conf, title, quiet=quiet)))
+                started.append(stack.enter_context(spark_session(settings, title, quiet=quiet)))
             return started[0]
 
         is_chosen = settings.asks_for_something or is_given()

@@ -25,7 +25,6 @@ from veil.cli.options import (
 from veil.cli.output import echo_err, echo_json, echo_object
 from veil.cli.pipeline import pipeline_app
 from veil.cli.pipeline.options import (
-    SparkOptions,
     TablesPlace,
     place_of,
     places,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 
     from veil.pipeline.routing.router import BandVerdict, Prepared, Routed
     from veil.pipeline.routing.rules import Band, RouteTable
+    from veil.pipeline.spark.session import SparkSettings
 
 
 def show_verdicts(verdicts: Sequence[BandVerdict], *, as_json: bool) -> None:
@@ -128,7 +128,7 @@ def _not_taken(refused: Mapping[str, int]) -> str:
 )
 @with_spark
 def route(
-    spark: SparkOptions,
+    spark: SparkSettings,
     intake: str = option("--from QUEUE", "The intake queue.", default=...),
     rules: Path | None = option("--rules FILE", "A TOML file with the rules."),
     learn: bool = flag(
@@ -239,11 +239,12 @@ def route(
             return
         # All that can be wrong with the queues is found before Spark is started.
         show_prepared(prepare_targets(client, table, create=create_queues))
-        with only_run(state_place), spark_session(*spark, "pipeline route", quiet=as_json) as session:
+        with only_run(state_place), spark_session(spark, "pipeline route", quiet=as_json) as session:
             router_state.keep()
             counts = RouteCounts(as_json)
-            options = (("maxMessagesPerTrigger", str(max_messages)),)
-            router = Router(session, place, router_state, current, counts.add, options, error_path, parts)
+            router = Router(
+                session, place, router_state, current, counts.add, error_path, max_messages, parts
+            )
             query = router.start(once=once, every_s=every)
             if not once:
                 echo_err("routing; stop with Ctrl-C")

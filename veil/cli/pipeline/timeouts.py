@@ -18,7 +18,7 @@ from veil.cli.failures import CommandFailed
 from veil.cli.options import AsJson, option
 from veil.cli.output import echo_err, echo_json
 from veil.cli.pipeline import pipeline_app
-from veil.cli.pipeline.options import SparkOptions, spark_session, with_spark, with_tables
+from veil.cli.pipeline.options import spark_session, with_spark, with_tables
 from veil.cli.timeouts import read_findings, show_findings
 from veil.consumer.renewal import Adaptive, Buffered, Heartbeat
 from veil.consumer.renewal.policies import LIFETIME_S, RenewalPolicy, Window
@@ -27,6 +27,7 @@ from veil.words import parsed
 if TYPE_CHECKING:
     from veil.core.findings import Findings
     from veil.journal.storage import Storage
+    from veil.pipeline.spark.session import SparkSettings
     from veil.pipeline.timeouts.recommendation import Schedule, ScheduledRenewal
 
 _LIFETIME_MARGIN_S: Final = 1  # as the keeper leaves it
@@ -162,7 +163,7 @@ def timeouts(
 @with_tables
 def report(
     tables: Storage,
-    spark: SparkOptions,
+    spark: SparkSettings,
     out: Path = option(
         "--out FILE",
         "Where to write the report: one self-contained HTML file.",
@@ -171,11 +172,13 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Report what each queue's timeout costs and what it should be, as an HTML file and as a table."""
-    from veil.pipeline.report import collect_overview, render_html, summary
+    from veil.pipeline.report.overview import collect_overview
+    from veil.pipeline.report.page import render_html
+    from veil.pipeline.report.summary import summary
 
     _check_writable(out)
     findings = read_findings(tables)  # before Spark is started for nothing
-    with spark_session(*spark, "report", quiet=as_json) as session:
+    with spark_session(spark, "report", quiet=as_json) as session:
         overview = collect_overview(session, tables, since=_begin(findings))
     _write(out, render_html(findings, overview))
     if as_json:

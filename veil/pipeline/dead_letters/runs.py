@@ -7,7 +7,6 @@ is whole. `progress.json` is replaced before and after every call to the server.
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -360,17 +359,6 @@ def _note(progress: RedriveProgress, entries: list[Entry], answer: RedriveAnswer
         if len(progress.examples) < EXAMPLES_MAX:
             message_id = str(entries[int(left.id)]["MessageId"])
             progress.examples.append(LeftMessage(message_id, left.code, left.message or ""))
-
-
-_RATE: Final = re.compile(r"([0-9]{1,9})(?:/(s|min))?")
-
-
-def read_rate(text: str) -> float:
-    """Messages a second, from text such as 500, 500/s or 30/min; raises ValueError with what was expected."""
-    found = _RATE.fullmatch(text.strip().replace(" ", ""))
-    if found is None or int(found[1]) == 0:
-        raise ValueError("a rate such as 500, 500/s or 30/min")
-    return int(found[1]) / (60 if found[2] == "min" else 1)
 
 
 class RateLimit:

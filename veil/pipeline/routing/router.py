@@ -275,19 +275,16 @@ class Router:
     state: RouterState
     rules: Callable[[], RouteTable]
     tell: Callable[[Routed], None] = lambda _: None
-    source_options: tuple[tuple[str, str], ...] = ()
     error_path: str | None = None
+    max_messages: int = 10_000
     parts: int = 2
 
     def start(self, *, once: bool, every_s: float = 1.0) -> StreamingQuery:
         """Begin; `once` ends when all that is there now has been routed."""
         register(self.spark)
         reader = self.spark.readStream.format("veil").options(**self._service(self.intake.queue))
-        reader = reader.option("segments", self.state.place.sub(SEGMENTS).uri).option(
-            "partitions", str(self.parts)
-        )
-        for name, value in self.source_options:
-            reader = reader.option(name, value)
+        reader = reader.option("segments", self.state.place.sub(SEGMENTS).uri)
+        reader = reader.option("partitions", self.parts).option("maxMessagesPerTrigger", self.max_messages)
         writer = reader.load().writeStream.foreachBatch(self._route)
         writer = writer.option("checkpointLocation", self.state.place.spark_path(CHECKPOINT))
         if once:
