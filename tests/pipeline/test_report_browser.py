@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.pipeline.report_kit import some_findings, some_overview
-from veil.pipeline.report import render_html
+from veil.pipeline.report.page import render_html
 
 WIDTHS = (360, 800, 1280, 1900)
 LOOK = """() => {

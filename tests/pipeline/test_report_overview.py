@@ -21,7 +21,7 @@ from veil.core.clock import Trouble
 from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.run import run_lifecycles
 from veil.pipeline.lifecycles.tables import ATTEMPT, HOW
-from veil.pipeline.report import Overview, collect_overview
+from veil.pipeline.report.overview import Overview, collect_overview
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

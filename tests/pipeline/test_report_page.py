@@ -14,9 +14,8 @@ import pytest
 
 from tests.pipeline.report_kit import BEGIN, a_finding, a_lease, some_findings, some_overview
 from veil.core.findings import Findings
-from veil.pipeline.report import Overview, render_html
-from veil.pipeline.report.overview import SERIES, QueueTimeline
-from veil.pipeline.report.page import DETAILED_MAX
+from veil.pipeline.report.overview import SERIES, Overview, QueueTimeline
+from veil.pipeline.report.page import DETAILED_MAX, render_html
 
 HOSTILE = """</td></svg><script>alert(1)</script><img src=x onerror=alert(2)>"' & <!-- ]]> {{7*7}}"""
 

@@ -10,7 +10,7 @@ from tests.pipeline.report_kit import a_finding, some_findings, some_overview
 from veil.cli import output
 from veil.cli.timeouts import COLUMNS, headline
 from veil.core.findings import Findings
-from veil.pipeline.report import summary
+from veil.pipeline.report.summary import summary
 
 
 def test_a_pipe_gets_every_column():

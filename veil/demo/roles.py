@@ -130,7 +130,9 @@ def run_pipeline(folder: Path, target: float, go: threading.Event) -> None:
     from veil.journal.storage import Storage
     from veil.pipeline.lifecycles.run import run_lifecycles
     from veil.pipeline.lifecycles.store import read_table
-    from veil.pipeline.report import collect_overview, render_html, summary
+    from veil.pipeline.report.overview import collect_overview
+    from veil.pipeline.report.page import render_html
+    from veil.pipeline.report.summary import summary
     from veil.pipeline.spark.session import SparkSettings, session
     from veil.pipeline.timeouts.run import run_timeouts
 

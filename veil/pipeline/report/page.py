@@ -22,8 +22,8 @@ from veil.charts import UNITS, percent
 from veil.core.clock import Trouble
 from veil.core.findings import NO_RENEWAL, Finding, Findings, after_losses, told_names
 from veil.pipeline.lifecycles.tables import ATTEMPT, OUTCOME
-from veil.pipeline.report import summary
 from veil.pipeline.report.overview import SERIES, Example, ExampleLease, Overview, QueueTimeline
+from veil.pipeline.report.summary import nearest, period_of, replay_words, shown_candidates
 
 # More queues than this are told in the tables alone: a page of a thousand drawings is read by nobody.
 DETAILED_MAX: Final = 60
@@ -98,7 +98,7 @@ def _environment() -> Environment:
         **{each.__name__: each for each in (
             words.plural, words.number, words.span, after_losses, words.trouble,
             charts.stretched, charts.survival_chart, charts.survival_sparkline, charts.dilemma_chart,
-            summary.period_of, summary.replay_words, summary.nearest, summary.shown_candidates,
+            period_of, replay_words, nearest, shown_candidates,
             policies_of, life_of, bars, shades, axis, slot_names,
         )},
     }  # fmt: skip

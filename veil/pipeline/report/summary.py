@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from veil import words
-from veil.core.findings import FILE, Candidate, Finding, Findings, Replay, after_losses, decode
+from veil.core.findings import Candidate, Finding, Findings, Replay, after_losses
 from veil.pipeline.lifecycles.tables import ATTEMPT, HOW, OUTCOME
 from veil.pipeline.report.overview import Overview
 
-if TYPE_CHECKING:
-    from veil.journal.storage import Storage
-
 _CANDIDATES_SHOWN: Final = 7
-
-
-def read_findings(tables: Storage) -> Findings:
-    """The findings beside the tables; raises FileNotFoundError and FindingsUnreadable."""
-    return decode(tables.read(FILE))
 
 
 def nearest(finding: Finding, timeout_s: float | None) -> Candidate | None:
