@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,11 +38,8 @@ def lifecycles(
     Only new segments are read; running it again changes nothing. A segment that cannot be read is named on stderr, skipped,
     and tried again by the next run; the exit code is still 0.
     """
-    if follow and not journal.entries():
-        echo_err(f"waiting for the first segment in {visible(journal.uri)}; stop with Ctrl-C")
-        while not journal.entries():
-            time.sleep(every)
-    if not journal.entries():
+    is_empty = not journal.entries()
+    if is_empty and not follow:
         raise CommandFailed(
             f"journal {journal.uri}: expected a directory with segments; it is empty or missing (a running server exports "
             "what happened every minute, and when it stops)"
@@ -56,7 +52,8 @@ def lifecycles(
         if not follow:
             _tell(run_lifecycles(session, journal, tables, bytes_here_max=here_max), tables, as_json)
             return
-        echo_err(f"following {visible(journal.uri)}; stop with Ctrl-C")
+        what = "waiting for the first segment in" if is_empty else "following"
+        echo_err(f"{what} {visible(journal.uri)}; stop with Ctrl-C")
         follow_lifecycles(
             session,
             journal,

@@ -8,9 +8,9 @@ each analysis.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -293,17 +293,13 @@ def write_groups(groups: DataFrame, tables: Storage) -> None:
 
 def read_groups(tables: Storage, most: int | None = None) -> list[DeadLetterGroup]:
     """The groups of the last analysis, the largest first, up to so many; none where there was no analysis."""
-    return list(islice(_groups(tables), most))
-
-
-def _groups(tables: Storage) -> Iterator[DeadLetterGroup]:
     from pyarrow import parquet as pq
 
     if not tables.exists(FILE):
-        return
+        return []
     with reading(tables, FILE) as opened, pq.ParquetFile(opened) as file:
-        for batch in file.iter_batches(batch_size=1_000):
-            yield from msgspec.convert(batch.to_pylist(), list[DeadLetterGroup])
+        rows = chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(batch_size=1_000))
+        return msgspec.convert(list(islice(rows, most)), list[DeadLetterGroup])
 
 
 def analyse(

@@ -166,17 +166,12 @@ def reading(tables: Storage, file: str) -> Iterator[Any]:
         raise TablesRefused(f"{tables.uri}/{file} cannot be read: {problem}") from None
 
 
-def remove_orphans(tables: Storage, manifest: Manifest) -> list[str]:
+def remove_orphans(tables: Storage, manifest: Manifest) -> None:
     """Remove the folders of runs that died or whose files have all been replaced; for the only run on the tables."""
     named = {file.partition("/")[0] for file in (*manifest.files(), *manifest.retired)}
-    orphans = [
-        entry.name
-        for entry in tables.entries()
-        if entry.is_folder and entry.name.startswith(GENERATION) and entry.name not in named
-    ]
-    for folder in orphans:
-        tables.remove_folder(folder)
-    return orphans
+    for entry in tables.entries():
+        if entry.is_folder and entry.name.startswith(GENERATION) and entry.name not in named:
+            tables.remove_folder(entry.name)
 
 
 @contextmanager
