@@ -273,6 +273,23 @@ def test_a_table_breaks_neither_numbers_nor_ids_however_narrow_the_terminal_is(
         assert len(lines) > 6 or width == 200  # the body is folded
 
 
+def test_a_terminal_too_narrow_for_the_table_gets_a_line_for_each_value(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("veil.cli.output.is_terminal", lambda stream: True)
+    monkeypatch.setenv("COLUMNS", "50")
+    columns = ["queue", "in progress", "message", "body"]
+    show_table(columns, _ROWS * 2, right=["in progress"])
+    first, between, second = capsys.readouterr().out.partition("\n\n")
+    assert between and first == second.rstrip("\n")
+    assert first.splitlines() == [
+        "queue        orders",
+        "in progress  1,234",
+        f"message      {_ROWS[0][2]}",
+        f"body         {_ROWS[0][3]}",
+    ]
+
+
 def test_a_missing_queue_is_named_with_where_it_was_looked_for(veil: Veil) -> None:
     ran = veil("msg", "send", "nope", "x")
     assert (

@@ -79,16 +79,24 @@ def has_colour(stream: TextIO) -> bool:
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
-    """Rows under headings on stdout: drawn on a terminal that is wide enough, aligned text otherwise. Cells are never markup."""
+    """Rows under headings on stdout: drawn on a terminal, with a line for each value where it is too narrow; aligned text
+    otherwise. Cells are never markup."""
     cells = [[visible(cell) for cell in row] for row in rows]
-    if is_terminal(sys.stdout):
-        console = _terminal()
-        drawn = _drawn(columns, cells, right, console.width)
-        if drawn is not None:
-            console.print(drawn)
-            return
-    for line in _aligned(columns, cells, right):
-        echo(line)
+    if not is_terminal(sys.stdout):
+        for line in _aligned(columns, cells, right):
+            echo(line)
+        return
+    console = _terminal()
+    drawn = _drawn(columns, cells, right, console.width)
+    if drawn is not None:
+        console.print(drawn)
+        return
+    width = max(map(len, columns))
+    echo(
+        "\n\n".join(
+            "\n".join(f"{n.ljust(width)}  {v}" for n, v in zip(columns, row, strict=True)) for row in cells
+        )
+    )
 
 
 def _aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> Iterator[str]:
