@@ -217,6 +217,16 @@ def a_stage(woken_s: float = 0.0) -> Stage:
     return stage
 
 
+def test_a_note_is_wrapped_like_all_else_that_the_demo_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    a_stage().note("those that dead workers held came back by themselves " * 3)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) > 2 and max(map(len, lines)) <= 60
+    assert lines[0].startswith("    · those") and lines[1].startswith("      ")
+
+
 def broken_by(
     changes: dict[str, dict[str, Any]], outcomes: dict[str, int] | None = None, stage: Stage | None = None
 ) -> list[str]:

@@ -81,7 +81,7 @@ class Stage:
 
     def note(self, text: str) -> None:
         """One fact of the act."""
-        self._print(self._styled(f"    · {visible(text)}", "2"))
+        self._wrapped("    · ", visible(text), "2")
 
     def show(self, command: str, answer: str | None = None) -> None:
         """A command as one would type it, and what came back; None where it prints nothing."""
@@ -124,10 +124,10 @@ class Stage:
 
         yield moved
 
-    def _wrapped(self, first: str, text: str) -> None:
+    def _wrapped(self, first: str, text: str, style: str = "") -> None:
         width = min(shutil.get_terminal_size().columns, _WIDTH) - 6
         for line in textwrap.wrap(text, width):
-            self._print(f"{first}{line}")
+            self._print(self._styled(f"{first}{line}", style) if style else f"{first}{line}")
             first = "      " if first.strip() else first
 
     def _styled(self, text: str, code: str) -> str:
