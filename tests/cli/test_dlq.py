@@ -105,10 +105,10 @@ def test_ctrl_c_stops_the_waiting_not_the_redrive(dead: Veil, monkeypatch: pytes
 def test_redrive_of_what_matches_needs_no_spark(dead: Veil) -> None:
     for body in ("a pear of nobody", "another pear"):
         assert dead("msg", "send", "orders-dead", body).code == 0
-    stayed = dead("dlq", "redrive", "orders-dead", "--text", "of nobody")
-    assert (stayed.code, "1 messages stayed" in stayed.err) == (0, True)
+    stayed = dead("dlq", "redrive", "orders-dead", "--contains", "of nobody")
+    assert (stayed.code, "1 message stayed" in stayed.err) == (0, True)
     ran = dead(
-        "dlq", "redrive", "orders-dead", "--text", "PEAR", "--not-redriven", "--to", "orders", "--json"
+        "dlq", "redrive", "orders-dead", "--contains", "PEAR", "--not-redriven", "--to", "orders", "--json"
     )
     assert (ran.code, ran.object["moved"], ran.object["status"]) == (0, 2, "COMPLETED")
     assert (counts(dead, "orders"), counts(dead, "orders-dead")) == (2, 12)

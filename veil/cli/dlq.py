@@ -113,7 +113,9 @@ def redrive(
     rate: int | None = option(
         "--rate N", "Move at most this many messages per second.", whole_number(1, MOVE_RATE_MAX)
     ),
-    text: str | None = option("--text TEXT", "Only messages with this text in the body or an attribute."),
+    contains: str | None = option(
+        "--contains TEXT", "Only messages with this text in the body or an attribute."
+    ),
     source: str | None = option("--source QUEUE", "Only messages that came from this queue."),
     message_type: str | None = option("--type TYPE", "Only messages of this type."),
     error: str | None = option("--error TYPE", "Only messages that failed with this type of error."),
@@ -130,7 +132,7 @@ def redrive(
     and a receive count of zero.
     """
     letters = given(
-        ContainedText=text,
+        ContainedText=contains,
         SourceQueueName=source,
         MessageType=message_type,
         ErrorType=error,

@@ -11,6 +11,7 @@ from veil.service.moves import cancel_move, list_moves, read_task_handle, start_
 from veil.wire import shapes
 from veil.wire.call import Call
 from veil.wire.request_errors import check_range, required
+from veil.words import plural
 
 _HANDLE_CHARS_MAX = 1_024
 
@@ -99,5 +100,5 @@ def _entry(task: MoveTask) -> shapes.MoveTaskEntry:
 
 def _failure(task: MoveTask) -> str | None:
     if task.scan is not None and task.scan.refused:
-        return f"{task.scan.refused:,} messages stayed; the last because {task.scan.refusal}"
+        return f"{plural(task.scan.refused, 'message')} stayed; the last because {task.scan.refusal}"
     return None if task.failure is None else _FAILURES.get(task.failure, task.failure)
