@@ -222,7 +222,7 @@ def summary(name: str, url: str, attributes: Mapping[str, str], about: Mapping[s
 @with_client
 def ls(
     client: BlockingClient,
-    prefix: str = argument("PREFIX", "Only show queues whose names begin with this.", default=""),
+    prefix: str = argument("[PREFIX]", "Only show queues whose names begin with this.", default=""),
     as_json: AsJson = False,
 ) -> None:
     """List queues with their exact counts and whether they are paused.

@@ -176,7 +176,8 @@ def hints_at_others(profile: Profile, environ: Mapping[str, str] = os.environ) -
 
 def _pair(origin: str, key_id: str, secret: str | None, token: str | None) -> Credentials:
     if not secret:
-        raise ApiError(Failure.FATAL, "", f"credentials ({origin}): an access key id without its secret key")
+        secret_name = "AWS_SECRET_ACCESS_KEY" if origin == "environment" else "aws_secret_access_key"
+        raise ApiError(Failure.FATAL, "", f"{origin}: access key {key_id} needs its secret in {secret_name}")
     return Credentials(key_id, secret, token or None, origin)
 
 
