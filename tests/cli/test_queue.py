@@ -212,6 +212,7 @@ def test_a_missing_queue_is_one_line_and_exit_code_1(veil: Veil) -> None:
         (["create", "x", "--delay", "soon"], "'--delay': 'soon'", "from 0 to 15m"),
         (["create", "x", "--fifo"], "'x'", "ends in .fifo"),
         (["create", "x", "--content-deduplication"], "'x' is a standard queue", "ends in .fifo"),
+        (["edit", "x", "--content-deduplication"], "'x' is a standard queue", "ends in .fifo"),
         (["create", "a b"], "'a b'", "1 to 80 alphanumeric"),
         (["create", "x", "--dead-letter", "d"], "--max-receives", "both or neither"),
         (["create", "x", "--tag", "novalue"], "'novalue'", "KEY=VALUE"),
