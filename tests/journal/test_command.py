@@ -69,7 +69,7 @@ def test_a_place_without_segments_says_so(command: Veil, tmp_path: Path):
 def test_a_whole_journal_is_verified(command: Veil, place: Storage):
     ran = command("journal", "verify", "--data", "data")
     assert ran.code == 0
-    assert ran.out.startswith("3 segments, 2,400 events, ")
+    assert ran.out.startswith("sound: 3 segments, 2,400 events, ")
     assert command("journal", "verify", "--data", "data", "--json").object["sound"] is True
 
 
@@ -80,7 +80,7 @@ def test_damage_and_missing_rows_are_found(command: Veil, place: Storage):
     assert ran.code == 1
     assert f"broken: {FIRST}: it is damaged" in ran.out
     assert "missing: rows 3 to 3 of journal abc" in ran.out
-    assert "1 broken, 1 ranges missing" in ran.err
+    assert "1 broken, 1 range missing" in ran.err
 
     ran = command("journal", "verify", "--data", "data", "--json")
     assert ran.code == 1

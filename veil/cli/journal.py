@@ -96,11 +96,12 @@ def verify(data: DataDirectory = None, journal: JournalPlace = None, as_json: As
         echo_object({"missing": gap._asdict()}, text, as_json=as_json)
     sound = not problems and not missing
     facts = {"sound": sound, "segments": len(segments), "events": events, "bytes": size}
-    text = f"{plural(len(segments), 'segment')}, {plural(events, 'event')}, {plural(size, 'byte')} read"
+    found = f"{plural(len(segments), 'segment')}, {plural(events, 'event')}, {plural(size, 'byte')} read"
+    text = f"{'sound' if sound else 'damaged'}: {found}"
     echo_object(facts, text, as_json=as_json)
     if not sound:
         raise CommandFailed(
-            f"the journal in {place.uri} is damaged: {len(problems)} broken, {len(missing)} ranges missing"
+            f"the journal in {place.uri} is damaged: {len(problems)} broken, {plural(len(missing), 'range')} missing"
         )
 
 
