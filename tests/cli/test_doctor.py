@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.conftest import Ran, Veil
 from veil.cli.doctor import CheckResult, check_clock, check_data, check_disk_speed, check_ready
+from veil.cli.options import ServerPage
 from veil.testing import VeilServer
 
 
@@ -121,7 +122,7 @@ def asked(check: Callable[[str], CheckResult], status: int, text: str) -> CheckR
 
 @pytest.mark.parametrize(("status", "verdict"), [(200, "ok"), (503, "fail"), (404, "ok")])
 def test_a_server_that_takes_no_messages_is_a_failure(status: int, verdict: str) -> None:
-    finding = asked(check_ready, status, "the database takes no messages\n")
+    finding = check_ready("http://127.0.0.1:9324", ServerPage(status, "the database takes no messages\n"))
     assert finding.verdict == verdict
     assert status != 503 or finding.text.endswith("is not ready: the database takes no messages")
 

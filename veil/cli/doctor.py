@@ -19,7 +19,15 @@ import typer
 
 from veil.cli.app import app
 from veil.cli.failures import ArgumentWrong, CommandFailed, in_words
-from veil.cli.options import AsJson, Endpoint, Region, server_page, server_settings, service_target
+from veil.cli.options import (
+    AsJson,
+    Endpoint,
+    Region,
+    ServerPage,
+    server_page,
+    server_settings,
+    service_target,
+)
 from veil.cli.output import echo, echo_json, has_colour
 from veil.cli.store import need_driver
 from veil.client.api import ApiError
@@ -288,36 +296,28 @@ def check_server(target: ServiceTarget) -> list[CheckResult]:
         with BlockingClient(target, timeout_s=_TIMEOUT_S, tries=1) as client:
             client.call("ListQueues", {"MaxResults": 1})
     except CallFailed as error:
-        no_answer = error.no_answer
+        no_answer, said = error.no_answer, in_words(error)
         if no_answer is None:
-            said, advice = in_words(error), "check endpoint, keys and clock"
             text = said if endpoint in said else f"{endpoint} refused: {said}"
-            return [
-                CheckResult("endpoint", "fail", text, advice),
-                check_clock(server_page(endpoint, "/readyz").date),
-            ]
+            refused = CheckResult("endpoint", "fail", text, "check endpoint, keys and clock")
+            return [refused, check_clock(server_page(endpoint, "/readyz").date)]
         if no_answer.untrusted:
-            return [CheckResult("endpoint", "fail", in_words(error))]
+            return [CheckResult("endpoint", "fail", said)]
         # Nothing was asked for and nothing runs: a machine on which no server has been started yet.
         verdict: Verdict = "warn" if no_answer.refused and target.is_default else "fail"
         text = f"no server answers at {endpoint}"
         return [CheckResult("endpoint", verdict, text, "start one with: veil serve")]
     except ApiError as error:
         return [CheckResult("endpoint", "fail", str(error))]
-    return [
-        check_ready(endpoint),
-        check_clock(server_page(endpoint, "/readyz").date),
-        check_disk_speed(endpoint),
-    ]
-
-
-def check_ready(endpoint: str) -> CheckResult:
-    """A server that answers may still not take messages; Veil's own says so."""
     page = server_page(endpoint, "/readyz")
+    return [check_ready(endpoint, page), check_clock(page.date), check_disk_speed(endpoint)]
+
+
+def check_ready(endpoint: str, page: ServerPage) -> CheckResult:
+    """A server that answers may still not take messages; Veil's own says so on /readyz."""
     if page.status == HTTPStatus.SERVICE_UNAVAILABLE:
-        return CheckResult(
-            "endpoint", "fail", f"{endpoint} answers, but is not ready: {page.text[:200].strip()}"
-        )
+        text = f"{endpoint} answers, but is not ready: {page.text[:200].strip()}"
+        return CheckResult("endpoint", "fail", text)
     return CheckResult("endpoint", "ok", f"{endpoint} answers")
 
 

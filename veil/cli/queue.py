@@ -97,6 +97,9 @@ def with_attributes(command: Callable[..., None]) -> Callable[..., None]:
     def call(given: dict[str, Any]) -> None:
         values = {name: given.pop(name) for name in options}
         attributes = {name: str(value).lower() for name, value in values.items() if value is not None}
+        if "ContentBasedDeduplication" in attributes and not given["name"].endswith(".fifo"):
+            expected = f"{given['name']!r} is a standard queue: expected a name that ends in .fifo"
+            raise wrong("--content-deduplication", expected)
         command(attributes=attributes, **given)
 
     return widened(command, ["attributes"], added, call, first=True)
@@ -293,7 +296,6 @@ def create(
         check_name(name, fifo=name.endswith(".fifo"))
     except NameRefused as refusal:
         raise wrong("NAME", f"{name!r}: expected {refusal.expected}") from None
-    _check_deduplication(name, attributes)
     if (dead_letter is None) != (max_receives is None):
         raise wrong("--dead-letter, --max-receives", "expected both or neither")
     tags = read_tags(tag)
@@ -310,13 +312,6 @@ def create(
         raise CommandFailed(f"{in_words(error)}; to change it: veil queue edit {name}") from None
     url = str(answer["QueueUrl"])
     echo_object({"name": name, "url": url}, url, as_json=as_json)
-
-
-def _check_deduplication(name: str, attributes: Mapping[str, str]) -> None:
-    if "ContentBasedDeduplication" in attributes and not name.endswith(".fifo"):
-        raise wrong(
-            "--content-deduplication", f"{name!r} is a standard queue: expected a name that ends in .fifo"
-        )
 
 
 @queue_app.command("show", epilog="Example: veil queue show orders --json | jq .in_flight")
@@ -372,7 +367,6 @@ def edit(
     added = read_tags(tag)
     if no_dead_letter and (dead_letter or max_receives):
         raise wrong("--no-dead-letter", "not together with --dead-letter")
-    _check_deduplication(name, attributes)
     before = client.attributes(name)
     if dead_letter is not None or max_receives is not None:
         attributes["RedrivePolicy"] = _edited_redrive(client, name, before, dead_letter, max_receives)
