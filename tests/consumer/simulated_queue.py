@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from veil.client.api import ApiError, Failure, QueueApi
+from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease
+from veil.consumer.renewal.keeper import RenewalApi
 from veil.consumer.renewal.policies import LIFETIME_S
 
 T = TypeVar("T")
@@ -85,7 +86,7 @@ class _Hidden:
     extensions: list[Extension] = field(default_factory=list)
 
 
-class SimulatedQueue(QueueApi):
+class SimulatedQueue(RenewalApi):
     """`extend` as a service does it, on a clock that is handed in; `trouble` may fail, delay or cut a call first.
 
     With `patient`, a message whose window has ended waits for the old holder (nobody polls the queue): a late renewal

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from random import Random
 from typing import Any, Protocol
 
-from veil.client.api import ApiError, Failure, QueueApi, RetryBackoff
+from veil.client.api import ApiError, Failure, RetryBackoff
 from veil.client.blocking import LoopThread
 from veil.client.client import with_retries
 from veil.consumer.lease import Lease, LeaseLost, LeaseStatus, Settling
@@ -25,6 +25,18 @@ _log = logging.getLogger(__name__)
 
 
 # ---- common to all keepers
+
+
+class RenewalApi(Protocol):
+    """The part of `QueueApi` that a keeper uses, from its own event loop."""
+
+    async def extend(self, url: str, changes: Sequence[tuple[str, int]]) -> list[ApiError | None]:
+        """Set the visibility of up to ten, in one call; what failed is said in its place."""
+        ...
+
+    async def close(self) -> None:
+        """Close every connection."""
+        ...
 
 
 class KeeperEvents:
@@ -110,7 +122,7 @@ class LeaseKeeper(Keeper):
 
     def __init__(
         self,
-        api: QueueApi | None,
+        api: RenewalApi | None,
         policy: RenewalPolicy,
         *,
         monotonic: Callable[[], float] = steady_s,
@@ -379,7 +391,7 @@ class KeeperThread(LeaseKeeper):
 
     def __init__(
         self,
-        api_factory: Callable[[], QueueApi],
+        api_factory: Callable[[], RenewalApi],
         policy: RenewalPolicy,
         *,
         events: KeeperEvents | None = None,

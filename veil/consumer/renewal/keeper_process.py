@@ -25,9 +25,9 @@ from typing import Any
 
 import msgspec
 
-from veil.client.api import ApiError, Failure, QueueApi
+from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease, LeaseLost, LeaseStatus, Settling
-from veil.consumer.renewal.keeper import Keeper, KeeperEvents, LeaseKeeper, promise, steady_s
+from veil.consumer.renewal.keeper import Keeper, KeeperEvents, LeaseKeeper, RenewalApi, promise, steady_s
 from veil.consumer.renewal.policies import RenewalPolicy
 
 _log = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ class KeeperProcess(Keeper):
 
     def __init__(
         self,
-        api_factory: Callable[[], QueueApi],
+        api_factory: Callable[[], RenewalApi],
         policy: RenewalPolicy,
         *,
         events: KeeperEvents | None = None,
@@ -369,7 +369,7 @@ _PARENT_CHECK_S = 0.5
 class KeeperHelper(KeeperEvents):
     """The parent's leases by number, and a keeper for them, whose events are told to the parent."""
 
-    def __init__(self, api: QueueApi, policy: RenewalPolicy, tell: Callable[..., None]) -> None:
+    def __init__(self, api: RenewalApi, policy: RenewalPolicy, tell: Callable[..., None]) -> None:
         self.keeper = LeaseKeeper(api, policy, events=self)
         self._tell = tell
         self._leases: dict[int, Lease] = {}
@@ -452,7 +452,7 @@ async def _serve(heard_fd: int, told_fd: int) -> None:
     try:
         # Our own parent wrote it, through a pipe that nobody else has.
         factory, policy = pickle.loads(base64.b64decode(await reader.readline()))  # noqa: S301
-        api: QueueApi = factory()
+        api: RenewalApi = factory()
     except Exception as problem:
         tell("ready", f"{type(problem).__name__}: {problem}")
         transport.close()
