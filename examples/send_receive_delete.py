@@ -1,4 +1,4 @@
-"""The life of one message with boto3. Start a server first: veil serve"""
+"""The life of one message with boto3 (pip install boto3). Start a server first: veil serve"""
 
 # ruff: noqa: S106, T201
 

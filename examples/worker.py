@@ -1,5 +1,6 @@
 """A worker that keeps its message invisible for as long as the work takes, and no longer if it dies.
 
+    pip install boto3
     python examples/worker.py QUEUE [--until-empty]
 
 The visibility timeout is short, so a crashed worker's message is back soon; while the work goes on a thread extends it at
