@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import psycopg
 import pytest
 from hypothesis import given, settings
@@ -132,6 +134,26 @@ async def test_a_connection_that_is_cut_under_way_is_an_error_of_the_connection(
     with pytest.raises(psycopg.OperationalError):
         for _ in range(3):
             await pipeline.exchange([("SELECT 1", {})] * 5)
+
+
+async def test_who_is_cancelled_again_while_the_server_is_asked_to_stop_has_not_gone_on(
+    pipeline, monkeypatch
+):
+    asked = asyncio.Event()
+
+    async def never(*, timeout: float) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(pipeline, "_try_cancel", never)  # as of a server that is frozen
+    waiting = asyncio.ensure_future(pipeline.exchange([("SELECT pg_sleep(600)", {})]))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asked.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert pipeline.closed
 
 
 async def test_a_connection_keeps_its_prepared_statements(postgres):

@@ -89,7 +89,10 @@ class PipelinedConnection(psycopg.AsyncConnection[Any]):
             raise
         finally:
             if pgconn.status == pq.ConnStatus.OK and pgconn.pipeline_status != pq.PipelineStatus.OFF:
-                pgconn.exit_pipeline_mode()
+                try:
+                    pgconn.exit_pipeline_mode()
+                except psycopg.OperationalError:
+                    pgconn.finish()  # answers are still to come: who waited for them was cancelled, and once more meanwhile
         for result in results:
             if result.status in _FAILED:
                 raise psycopg.errors.error_from_result(result, self.info.encoding)
