@@ -185,6 +185,30 @@ def own_postgres() -> Iterator[PostgresServer]:
         yield server
 
 
+FROZEN = """
+import asyncio, sys
+import veil.server.main
+from veil.cli.main import run
+from veil.stores.postgres.store import PostgresStore
+veil.server.main._LEAVE_S = 0.1
+PostgresStore.close = lambda store: asyncio.Event().wait()
+sys.exit(run(["serve", "--port", "0", "--console", "off", "--store", sys.argv[1]]))
+"""
+
+
+def test_a_database_that_never_answers_holds_no_node_that_is_told_to_stop(postgres: str, tmp_path: Path):
+    command = [sys.executable, "-c", FROZEN, postgres]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=CLEAN, cwd=tmp_path, text=True) as node:
+        try:
+            assert node.stderr is not None
+            assert any("ready on" in line for line in node.stderr)
+            node.terminate()
+            assert node.wait(timeout=60) == 0
+            assert "the database does not answer" in node.stderr.read()
+        finally:
+            node.kill()
+
+
 def test_while_the_database_is_away_answers_are_503_and_afterwards_it_serves_again(
     own_postgres: PostgresServer, tmp_path: Path
 ):

@@ -76,6 +76,8 @@ _log = logging.getLogger(__name__)
 _GRACE_AFTER_FAILURE_S: Final = 1.0
 # What is not exported by then waits in the outbox for the next start.
 _LAST_EXPORT_S: Final = 5.0
+# For the nodes of one database to take leave of one another.
+_LEAVE_S: Final = 15.0
 
 
 # With fewer, a handful of consumers would shut everybody else out.
@@ -403,7 +405,11 @@ class _Server:
                 await asyncio.wait_for(self._service.stop(), _GRACE_AFTER_FAILURE_S)
             return
         try:
-            await self._service.stop()
+            # What was answered is in the database; a word to the other nodes is not worth more time if it does not answer.
+            async with asyncio.timeout(_LEAVE_S if self._service.store.is_shared else None):
+                await self._service.stop()
+        except TimeoutError:
+            _log.warning("the database does not answer: other nodes will notice that this one is gone")
         except StoreError as problem:
             _log.critical("the store failed while closing: %s", problem)
             self._exit_code = EXIT_STORE_FAILED
