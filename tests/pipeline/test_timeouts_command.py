@@ -56,6 +56,15 @@ def test_the_table_is_printed_and_the_findings_are_kept(tables: Path, capsys: py
     assert capsys.readouterr().out.startswith("orders: 30 s (clear)\n")
 
 
+def test_where_nothing_was_chosen_it_says_what_was_looked_for(
+    tables: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert veil("pipeline", "timeouts", "--tables", str(tables), "--since", "2099-01-01") == 0
+    assert f"no leases since 2099-01-01 in {tables}; " in capsys.readouterr().err
+    assert veil("pipeline", "timeouts", "--tables", str(tables), "--queue", "nobody") == 0
+    assert f"no leases of nobody in {tables}; " in capsys.readouterr().err
+
+
 def test_a_target_a_policy_and_a_queue_can_be_chosen(tables: Path, capsys: pytest.CaptureFixture[str]):
     options = ["--target", "2%", "--policy", "heartbeat", "--queue", "orders", "--json"]
 

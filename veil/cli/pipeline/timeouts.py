@@ -153,7 +153,7 @@ def timeouts(
         save=not queue,
     )
     if not findings.findings:
-        which = f" of {', '.join(queue)}" if queue else ""
+        which = (f" of {', '.join(queue)}" if queue else "") + (f" since {since}" if since else "")
         echo_err(f"no leases{which} in {tables.uri}; make the tables with: veil pipeline lifecycles")
     show_findings(findings, as_json=as_json)
 
