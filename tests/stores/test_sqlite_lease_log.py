@@ -182,6 +182,41 @@ async def test_the_log_begins_anew_when_it_is_long(
         assert {message.delivery for message in await again.peek(queue)} == {1}
 
 
+async def test_the_log_names_what_was_sent_in_bursts_by_the_bursts(
+    store: SqliteStore, clock: ManualClock, tmp_path: Path
+) -> None:
+    queue = await make_queue(store)
+    for burst in range(4):
+        await store.send(queue, some_messages(*[f"m{burst}-{n}" for n in range(25)]))
+        clock.advance(5)
+    taken = await store.receive(queue, 100)
+    [(size,)] = rows(tmp_path / "data", "SELECT length(packed) FROM lease_log")
+    assert isinstance(size, int) and size < 120  # two numbers of nine bytes for each
+
+    async with open_store(crashed_copy(tmp_path / "data", tmp_path / "copy"), clock) as again:
+        assert await again.counts(queue) == QueueCounts(in_flight=100)
+    assert await store.delete(queue, receipts_of(queue, taken)) == [Deletion.DELETED] * 100
+
+
+async def test_what_needs_the_row_of_one_message_writes_no_other(
+    store: SqliteStore, clock: ManualClock, tmp_path: Path
+) -> None:
+    queue = await make_queue(store, visibility_s=30)
+    await store.send(queue, some_messages("a", "b", "c"))
+    taken = await store.receive(queue, 3)
+    [a, b, c] = receipts_of(queue, taken)
+    await store.rotate(queue, [Extension(b, 60)])
+    states = [state for state, _ in rows(tmp_path / "data", STATES)]
+    assert states == [VISIBLE, IN_FLIGHT, VISIBLE]
+    assert await store.receive(queue, 3) == []
+
+    async with open_store(crashed_copy(tmp_path / "data", tmp_path / "copy"), clock) as again:
+        clock.advance(seconds=31)
+        assert bodies(await again.receive(queue, 3)) == ["a", "c"]
+    assert await store.delete(queue, [a, c]) == [Deletion.DELETED] * 2
+    assert await store.counts(queue) == QueueCounts(in_flight=1)
+
+
 async def test_a_queue_that_gets_groups_keeps_its_leases(store: SqliteStore) -> None:
     queue = await make_queue(store)
     await store.send(queue, some_messages("a", "b"))

@@ -11,10 +11,10 @@ from __future__ import annotations
 import heapq
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice
+from itertools import groupby
 from typing import Any, Final, Protocol
 
 import apsw
@@ -31,7 +31,7 @@ from veil.core.sequence import SequenceSource, expires_at_ms, first_seq_of, inst
 from veil.stores.outbox import OutboxBound
 from veil.stores.sql import NamedQueries, decode_settings, decode_tags
 from veil.stores.sqlite.data_directory import WITHIN_BYTES_MIN, Reserve
-from veil.stores.sqlite.lease_log import NEVER, CachedLease, LeaseLog, QueueLeases, alike, folded
+from veil.stores.sqlite.lease_log import NEVER, CachedLease, LeaseLog, QueueLeases, folded, spans_of
 from veil.stores.store import QueuesByKey, StoreEvents
 
 Q: Final = NamedQueries("veil.stores.sqlite", "queries.sql")
@@ -48,6 +48,7 @@ AVAILABLE: Final = "available"
 
 # So many order keys are parameters of a statement; a few widths, so that each statement is prepared once.
 _WIDTHS: Final = (1, 10, 30, 100, 300, 500, 1_000)
+_RUN_ENOUGH: Final = 5  # keys, on the average, that are named by their first and last
 
 
 @lru_cache(maxsize=64)
@@ -238,23 +239,24 @@ class Database:
     def change_all(self, query: str, given: tuple[Any, ...], seqs: Sequence[int]) -> None:
         """The same for a statement that changes messages `WHERE seq IN (:seqs)`. Those of one burst have keys without a gap, and
         are then named by the first and the last: 10 to 20 % less for ten."""
-        first, last = seqs[0], seqs[-1]
-        if last - first == len(seqs) - 1 and last > first and seqs == [*range(first, last + 1)]:
-            self.execute(widened(query, 0), (*given, first, last))
+        bounds = spans_of(seqs)
+        if len(bounds) * _RUN_ENOUGH <= 2 * len(seqs):
+            for first, last in zip(bounds[::2], bounds[1::2], strict=True):
+                self.execute(widened(query, 0), (*given, first, last))
         else:
             self.execute_for(query, given, seqs)
 
     # ---- leases that are not in their rows
 
-    def write_back(self, state: CachedQueue, limit: int | None = None) -> None:
-        """Write the leases of the queue, or the first of them, into the rows of their messages."""
+    def write_back(self, state: CachedQueue, seqs: Collection[int] | None = None) -> None:
+        """Write leases of the queue, those of some messages or all, into the rows of their messages."""
         leases = state.leases
-        if leases.by_seq:
-            first = [(seq, cached.lease) for seq, cached in islice(leases.by_seq.items(), limit)]
+        chosen = [*leases.by_seq] if seqs is None else sorted(leases.by_seq.keys() & seqs)
+        if chosen:
             retention_ms = state.queue.settings.retention_s * SECOND_MS
-            for lease, seqs in alike(first):
-                self.change_all(Q.open_leases, (*lease, retention_ms), seqs)
-            self.lease_log.written(state.queue.id, leases, [seq for seq, _ in first])
+            for lease, alike in groupby(chosen, lambda seq: leases.by_seq[seq].lease):
+                self.change_all(Q.open_leases, (*lease, retention_ms), [*alike])
+            self.lease_log.written(state.queue.id, leases, chosen)
         if not leases.by_seq:
             leases.taken_seq = 0
 

@@ -3,8 +3,8 @@
 To write a lease into its message's row takes the message out of one index and puts it into another, and the delete that
 mostly follows soon takes it out again. So a receive from a plain queue leaves the rows as they are. Its leases are kept in
 memory (`QueueLeases`) and noted in the log, one row of the table `lease_log` for all that a transaction did; a renewal changes
-them there; a delete finds them there and removes the row. Whatever needs the rows as they ought to be (a lapse, a release, a
-peek) has the queue's leases written into them first (`Database.write_back`).
+them there; a delete finds them there and removes the row. Whatever needs rows as they ought to be has the leases of its
+messages, or of all the queue's (a lapse, a release, a peek), written into them first (`Database.write_back`).
 
 What always holds: of a queue's rows that are visible by their columns, those up to `taken_seq` have a lease here, and no
 others do. So the next receive reads on behind it. Leases are held in the order of their keys, which is that of their receives.
@@ -15,8 +15,7 @@ After a crash the log is folded into the rows when the database is opened; after
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
-from operator import itemgetter
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import msgspec
@@ -25,18 +24,18 @@ from veil.core.event import LeaseFacts
 from veil.core.sequence import expires_at_ms
 
 NEVER: Final = 1 << 62
-# Of all queues together; a lease takes some 400 bytes, and 2.5 µs to write into its row: what needs the rows waits 50 ms at most.
-# Beyond it, receives write their leases into the rows.
-LEASES_MAX: Final = 20_000
+# Of all queues together: a batch of the Spark source, and some. A lease takes some 400 bytes, and 2.5 µs to write into its row:
+# what needs all of them waits 150 ms at most. Beyond it, receives write their leases into the rows.
+LEASES_MAX: Final = 60_000
 # A longer log is begun anew, with the leases that are left written into their rows.
 LOG_BYTES_MAX: Final = 1 << 20
 
-_Spans = list[int]  # the first and the last order key of each run
+Spans = list[int]  # the first and the last order key of each run
 
 
 class _Opened(msgspec.Struct, array_like=True, tag=0):
     queue_id: int
-    spans: _Spans
+    spans: Spans
     deadline_ms: int
     received_at_ms: int
     wall_ms: int
@@ -44,13 +43,13 @@ class _Opened(msgspec.Struct, array_like=True, tag=0):
 
 class _Extended(msgspec.Struct, array_like=True, tag=1):
     queue_id: int
-    spans: _Spans
+    spans: Spans
     deadline_ms: int
 
 
 class _Written(msgspec.Struct, array_like=True, tag=2):
     queue_id: int
-    up_to_seq: int
+    spans: Spans
 
 
 _Entry = _Opened | _Extended | _Written
@@ -153,7 +152,7 @@ class LeaseLog:
         by_seq = leases.by_seq
         for facts in opened:
             by_seq[facts[0]] = _new(CachedLease, (facts, lease))
-        spans = _spans([facts[0] for facts in opened])
+        spans = spans_of([facts[0] for facts in opened])
         leases.taken_seq = spans[-1]
         self.leases += len(opened)
         self._note(_Opened(queue_id, spans, deadline_ms, now_ms, wall_ms))
@@ -171,7 +170,7 @@ class LeaseLog:
             facts = (seq, message_id, delivery, deadline_ms, count, size, type_)
             by_seq[seq] = _new(CachedLease, (facts, after))
             changed.append(facts)
-        self._note(_Extended(queue_id, _spans([facts[0] for facts in changed]), deadline_ms))
+        self._note(_Extended(queue_id, spans_of([facts[0] for facts in changed]), deadline_ms))
         return changed
 
     def forget(self, leases: QueueLeases, deleted: Sequence[CachedLease]) -> None:
@@ -181,11 +180,11 @@ class LeaseLog:
         self.leases -= len(deleted)
 
     def written(self, queue_id: int, leases: QueueLeases, seqs: Sequence[int]) -> None:
-        """The first leases of a queue are in their rows now."""
+        """Leases of a queue are in their rows now."""
         for seq in seqs:
             del leases.by_seq[seq]
         self.leases -= len(seqs)
-        self._note(_Written(queue_id, seqs[-1]))
+        self._note(_Written(queue_id, spans_of(seqs)))
 
     def take_packed(self) -> bytes | None:
         """The open transaction's row of the log."""
@@ -215,23 +214,20 @@ def folded(packed: Iterable[bytes]) -> dict[int, dict[int, LoggedLease]]:
                     for seq in _keys(spans):
                         if seq in leases:  # unless a row of the log could not be saved
                             leases[seq] = leases[seq]._replace(deadline_ms=deadline_ms)
-                case _Written(_, up_to_seq):
-                    for seq in [seq for seq in leases if seq <= up_to_seq]:
-                        del leases[seq]
+                case _Written(_, spans):
+                    for seq in _keys(spans):
+                        leases.pop(seq, None)
     return queues
 
 
-def alike(leases: Iterable[tuple[int, LoggedLease]]) -> Iterator[tuple[LoggedLease, list[int]]]:
-    """Each lease with the messages next to one another that have it, as those of one receive do."""
-    for lease, run in groupby(leases, itemgetter(1)):
-        yield lease, [seq for seq, _ in run]
-
-
-def _spans(seqs: list[int]) -> _Spans:
-    first, last = seqs[0], seqs[-1]
-    if last - first == len(seqs) - 1 and (last == first or seqs == [*range(first, last + 1)]):
-        return [first, last]
-    return [bound for seq in seqs for bound in (seq, seq)]
+def spans_of(seqs: Sequence[int]) -> Spans:
+    """Runs of keys without a gap, each by its first and its last."""
+    bounds = [seqs[0]]
+    for before, seq in pairwise(seqs):
+        if seq != before + 1:
+            bounds += (before, seq)
+    bounds.append(seqs[-1])
+    return bounds
 
 
 def _keys(spans: Sequence[int]) -> Iterator[int]:

@@ -4,6 +4,7 @@ messages at once (purge)."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -39,8 +40,7 @@ def held_messages(db: Database, state: CachedQueue, seqs: Sequence[int], now_ms:
     """What the rules need to know about those of the messages that the queue still has."""
     # What is past its retention is gone, though perhaps not yet swept.
     alive_from = expired_below(now_ms, state.queue.settings.retention_s)
-    if not state.leases.by_seq.keys().isdisjoint(seqs):
-        db.write_back(state)
+    db.write_back(state, seqs)
     rows = db.execute_for(Q.held, (state.queue.id,), seqs)
     lease_time = db.lease_time
     return {
@@ -238,7 +238,7 @@ def settle(db: Database, queue_id: int) -> bool:
     state, now_ms = db.states.get(queue_id), db.clock.now_ms()
     if state is None or state.next_due_ms > now_ms:
         return False
-    db.write_back(state, CHUNK)
+    db.write_back(state, [*islice(state.leases.by_seq, CHUNK)])
     if state.leases.by_seq:
         return True
     settings = state.queue.settings
