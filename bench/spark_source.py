@@ -5,10 +5,8 @@
 
 Each contender empties a queue of the same length on the same `veil serve`, in turns: a plain boto3 loop of four threads,
 Veil's consumer, and the source by SQS's calls (sqs) and by Veil's own with 1, 2 and 4 partitions (veil-1 …), into a sink that
-drops the rows. Rates count from when a tenth of the messages is out of the queue until the last one is; Spark is up by then,
-and has emptied a queue each way before anything counts.
-A look every 0.2 s tells the end: give more `--messages` to compare what takes less than some seconds. Fewer than a few batches of
-them tell little.
+drops the rows. Rates count from when a tenth of the messages is out of the queue until the query has ended, its last delete done;
+Spark is up by then, and has emptied a queue each way before anything counts. Fewer messages than a few batches tell little.
 On a machine that others use too, look at the CPU a row (server, JVM and every Python together) rather than at the rates.
 `--profile` shows where the time of the source's own code goes: the driver's for sqs, an executor's for veil.
 """
@@ -99,6 +97,8 @@ def spark_source(
     spark: SparkSession, queues: Queues, name: str, messages: int, batch: int, place: Path
 ) -> Figures:
     """The source, until the queue is empty."""
+    from pyspark.errors import StreamingQueryException
+
     way, _, partitions = name.partition("-")
     url = queues.full()
     given = {
@@ -118,22 +118,23 @@ def spark_source(
     )
     begun_s = time.perf_counter()
     running_query = query.start()
-    looks: list[tuple[float, dict[str, float], int]] = []
-    gone = 0
-    while gone < messages:
-        if time.perf_counter() - begun_s > _TIMEOUT_S or (problem := running_query.exception()) is not None:
-            raise TrialFailed(f"{name}: {messages - gone} left; {problem}")
-        gone = messages - left_in(queues.client, url)
-        if gone >= messages * _STARTED_SHARE:
-            look = (time.perf_counter(), _cpu_s_by_part(queues.server_pid), gone)
-            looks = [looks[0], look] if looks else [look]
+    while (already := messages - left_in(queues.client, url)) < messages * _STARTED_SHARE:
+        problem = running_query.exception()
+        if problem is not None or time.perf_counter() - begun_s > _TIMEOUT_S:
+            raise TrialFailed(f"{name}: {messages - already} left; {problem}")
         time.sleep(_LOOK_EVERY_S)
-    running_query.awaitTermination()
-    whole_s = time.perf_counter() - begun_s
+    first_s, before_s = time.perf_counter(), _cpu_s_by_part(queues.server_pid)
+    try:
+        is_over = running_query.awaitTermination(int(_TIMEOUT_S))
+    except StreamingQueryException as error:
+        raise TrialFailed(f"{name}: {error}") from error
+    last_s, after_s = time.perf_counter(), _cpu_s_by_part(queues.server_pid)
+    if not is_over or left_in(queues.client, url):
+        raise TrialFailed(f"{name}: the queue is not empty")
+    whole_s = last_s - begun_s
     progress = [dict(each) for each in running_query.recentProgress if each["numInputRows"]]
     if sum(each["numInputRows"] for each in progress) != messages:
         raise TrialFailed(f"{name}: Spark saw another number of rows than the queue had")
-    (first_s, before_s, already), (last_s, after_s, _) = looks
     counted = messages - already
     used_us = {part: (after_s[part] - before_s[part]) / counted * 1e6 for part in _PARTS}
     durations = {
