@@ -24,9 +24,9 @@ from veil.core.event import LeaseFacts
 from veil.core.sequence import expires_at_ms
 
 NEVER: Final = 1 << 62
-# Of all queues together: a batch of the Spark source, and some. A lease takes some 400 bytes, and 2.5 µs to write into its row:
-# what needs all of them waits 150 ms at most. Beyond it, receives write their leases into the rows.
-LEASES_MAX: Final = 60_000
+# Of all queues together. A lease takes some 400 bytes, and 2.5 µs to write into its row: what needs all of them waits 50 ms at
+# most. Beyond it, receives write their leases into the rows.
+LEASES_MAX: Final = 20_000
 # A longer log is begun anew, with the leases that are left written into their rows.
 LOG_BYTES_MAX: Final = 1 << 20
 
