@@ -219,9 +219,8 @@ def widened(
 ) -> Callable[..., None]:
     """The command with more options (annotations by name, None unless given) in place of its parameters `gathered`, which `call`
     makes of them; help lists them first or last."""
-    later = dict.fromkeys(
-        ("BlockingClient", "SparkSettings", "Storage"), Any
-    )  # loaded when a command runs, not for `--help`
+    # Loaded when a command runs, not for `--help`.
+    later = dict.fromkeys(("BlockingClient", "SparkSettings", "Storage"), Any)
     signature = inspect.signature(command, eval_str=True, locals=later)
     own = [each for name, each in signature.parameters.items() if name not in gathered]
     more = [inspect.Parameter(name, _BY_NAME, default=None, annotation=kind) for name, kind in added.items()]

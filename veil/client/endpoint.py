@@ -81,9 +81,8 @@ def parse_endpoint(url: str) -> Endpoint:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-        (host or "").encode(
-            "idna"
-        )  # as whoever looks the name up will do; its labels have 1 to 63 characters
+        # As whoever looks the name up will do: its labels have 1 to 63 characters.
+        (host or "").encode("idna")
     except ValueError:
         raise refusal from None
     if (
