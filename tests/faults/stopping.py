@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
+from urllib.request import urlopen
 
 from tests.faults.client import Client, Refused, Unknown, queue_counts
 from tests.faults.rig import Outcome, scratch
 from tests.faults.server_process import ServerGone, ServerProcess
+from tests.waiting import PATIENCE_S, until_async
 
 STOPS = 2
 _QUEUE, _EMPTY = "stopping", "nothing-here"
@@ -59,7 +62,8 @@ async def _one_stop(
     tasks = [asyncio.create_task(_write(server.port, queue, f"w{n}", seen)) for n in range(_WRITERS)]
     tasks += [asyncio.create_task(_receive(server.port, queue, seen)) for _ in range(_BUSY)]
     tasks += [asyncio.create_task(_wait(server.port, seen)) for _ in range(_WAITING)]
-    await asyncio.sleep(0.3 + rng.random() * 0.5)
+    await until_async(lambda: _all_wait(server.port), "not all long polls wait")
+    await asyncio.sleep(rng.random() * 0.5)
     asked_s = time.monotonic()
     code = await asyncio.to_thread(server.terminate)
     took_s = time.monotonic() - asked_s
@@ -84,6 +88,15 @@ async def _one_stop(
     client.close()
     await asyncio.to_thread(server.terminate)
     return len(seen.sent), len(seen.received)
+
+
+async def _all_wait(port: int) -> bool:
+    """Whether the server has taken all long polls: one that is still on its way when the server leaves gets no answer."""
+    page = await asyncio.to_thread(
+        lambda: urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S).read()
+    )
+    found = re.search(rf'^veil_long_polls_waiting{{.*queue="{_EMPTY}".*}} (\S+)$', page.decode(), re.M)
+    return found is not None and float(found[1]) == _WAITING
 
 
 async def _write(port: int, queue: str, name: str, seen: _Seen) -> None:
