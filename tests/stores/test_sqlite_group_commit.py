@@ -109,8 +109,13 @@ async def test_operations_wait_for_the_disk_on_the_loop_only_while_the_disk_is_q
 
         await synced_on_loop(*[1] * 100)  # whatever the opening took is forgotten
         assert await synced_on_loop(1, 2, 1) == [True, True, True]
+        sync_s = commit.QUICK_SYNC_S * 100
+        await synced_on_loop(1)
+        sync_s = commit.QUICK_SYNC_S / 2
+        assert await synced_on_loop(1) == [True]  # a single slow one says little, however slow it was
+        await synced_on_loop(*[1] * 100)
         sync_s = commit.QUICK_SYNC_S * 10
-        assert await synced_on_loop(1, 1) == [True, False]  # the first could not know
+        assert await synced_on_loop(1, 1, 1) == [True, True, False]  # the first two could not know
         sync_s = commit.QUICK_SYNC_S / 2
         assert await synced_on_loop(1, 2, 1) == [False, False, False]  # not trusted again at once
         await synced_on_loop(*[1] * 100)

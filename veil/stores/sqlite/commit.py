@@ -54,9 +54,11 @@ RESTART_WAL_PAGES = 8_000
 # A commit costs as much as some ten operations, so it waits for as long as each turn of the loop brings more of them; a group
 # of so many need not.
 GROUP_ENOUGH = 64
-# A disk whose slowest sync of late took less than this is quick: the loop may wait for it.
+# A disk whose syncs of late took less than this on average is quick: the loop may wait for it.
 QUICK_SYNC_S = 0.000_4
-_LATELY = 0.95  # how much of a slow sync is still remembered after the next
+# The weight of the latest sync in that average, and for how much a single one counts at most.
+_LATEST = 0.1
+_SYNC_COUNTED_MAX_S = 4 * QUICK_SYNC_S
 # While checkpoints are slow the WAL grows up to here; then operations have to wait for one after all.
 WAL_PAGES_MAX = 32_000
 _QUICK_S = 0.1
@@ -113,7 +115,7 @@ class GroupCommit:
         self._in_sync: list[_Entry] = []  # committed, being synced
         self._happened: Announcements = []  # to be announced when they are
         self._committed_s = 0.0  # when they were committed
-        self._slow_sync_s = QUICK_SYNC_S  # the slowest of late, forgotten little by little
+        self._mean_sync_s = QUICK_SYNC_S  # of late
         self._to_redo: list[_Entry] = []  # rolled back, to be redone when the sync is over
         # Arrived while the connection was lent out.
         self._waiting: list[tuple[Work, tuple[Any, ...], asyncio.Future[Any], bool]] = []
@@ -239,7 +241,7 @@ class GroupCommit:
         # Between two transactions is the only moment at which the connection can be lent out.
         self._lent = not self._checkpointing and (self._can_finish or self._wal_pages >= WAL_PAGES_MAX)
         self._can_finish &= not self._lent
-        if self._lent or self._slow_sync_s >= QUICK_SYNC_S:
+        if self._lent or self._mean_sync_s >= QUICK_SYNC_S:
             self._syncs.put(self._sync_and_checkpoint if self._lent else self._sync)
         else:
             self._synced(_outcome_of(self._sync))
@@ -311,7 +313,8 @@ class GroupCommit:
     def _sync(self) -> bool:
         began_s = time.perf_counter()
         os.fdatasync(self._wal_fd)
-        self._slow_sync_s = max(time.perf_counter() - began_s, _LATELY * self._slow_sync_s)
+        took_s = min(time.perf_counter() - began_s, _SYNC_COUNTED_MAX_S)
+        self._mean_sync_s += _LATEST * (took_s - self._mean_sync_s)
         return False
 
     def _sync_and_checkpoint(self) -> bool:
