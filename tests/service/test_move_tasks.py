@@ -178,7 +178,10 @@ async def test_a_task_goes_on_after_a_restart(work: Desk, dead: Desk, clock: Man
     assert (await finished(dead)).status == "COMPLETED"
 
 
-async def test_a_step_that_fails_is_tried_again(work: Desk, dead: Desk, clock: ManualClock) -> None:
+@pytest.mark.parametrize("failure", [StoreError("disk trouble"), RuntimeError("nobody has thought of it")])
+async def test_a_step_that_fails_is_tried_again(
+    work: Desk, dead: Desk, clock: ManualClock, caplog: pytest.LogCaptureFixture, failure: Exception
+) -> None:
     await fill(work, 1)
     step_move = dead.service.store.step_move
     tries = 0
@@ -187,7 +190,7 @@ async def test_a_step_that_fails_is_tried_again(work: Desk, dead: Desk, clock: M
         nonlocal tries
         tries += 1
         if tries == 1:
-            raise StoreError("disk trouble")
+            raise failure
         return await step_move(task_id, count, found)
 
     dead.service.store.step_move = fail_once  # type: ignore[method-assign]
@@ -196,6 +199,7 @@ async def test_a_step_that_fails_is_tried_again(work: Desk, dead: Desk, clock: M
     await moved_so_far(dead)
     clock.advance(seconds=1)
     assert (await finished(dead)).status == "COMPLETED"
+    assert str(failure) in caplog.text
 
 
 async def test_a_destination_that_goes_fails_the_task(work: Desk, dead: Desk, service: Service) -> None:

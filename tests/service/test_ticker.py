@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.service.kit import Desk, tick_done, until
 from veil.core.clock import ManualClock
 from veil.core.errors import StoreError
 
 
 class Settlings:
-    """Counts how often the store is asked to settle, and fails as often as told."""
+    """Counts how often the store is asked to settle, and fails once if told to."""
 
     def __init__(self, desk: Desk) -> None:
         self._settle = desk.service.store.settle
-        self.count = self.failures = 0
+        self.count = 0
+        self.failure: Exception | None = None  # of the next one
         desk.service.store.settle = self._counted  # type: ignore[method-assign]
 
     async def _counted(self) -> None:
         self.count += 1
-        if self.failures:
-            self.failures -= 1
-            raise StoreError("disk trouble")
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
+            raise failure
         await self._settle()
 
 
@@ -60,12 +63,15 @@ async def test_nothing_ticks_while_nothing_is_due(orders: Desk, clock: ManualClo
     await until(lambda: orders.tally("lapsed") == 1)
 
 
-async def test_a_failed_tick_is_tried_again_after_a_second(orders: Desk, clock: ManualClock) -> None:
+@pytest.mark.parametrize("failure", [StoreError("disk trouble"), RuntimeError("nobody has thought of it")])
+async def test_a_failed_tick_is_tried_again_after_a_second(
+    orders: Desk, clock: ManualClock, failure: Exception
+) -> None:
     await orders.send("a")
     await orders.receive_one(visibility_s=5)
     poll = await orders.poll()
     settlings = Settlings(orders)
-    settlings.failures = 1
+    settlings.failure = failure
     clock.advance(seconds=5)
     await turns()
     assert settlings.count == 1

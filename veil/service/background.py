@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from veil.core.clock import Clock, Timer
-from veil.core.errors import QueueMissing, StoreError, VeilError
+from veil.core.errors import MoveTaskMissing, VeilError
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.queue import Chosen, MoveTask, Scan, ScanStep
 from veil.journal.attempts import JournalLookup
@@ -27,6 +27,11 @@ _log = logging.getLogger(__name__)
 # Deadlines that lie close together share one transaction.
 TICK_MIN_MS: Final = 20
 AFTER_FAILURE_MS: Final = 1_000
+
+
+def _unforeseen(error: Exception) -> bool:
+    """Whether the log needs to show where it came from."""
+    return not isinstance(error, VeilError | OSError)
 
 
 class Ticker:
@@ -76,9 +81,14 @@ class Ticker:
     async def _settle(self) -> None:
         try:
             await self._store.settle()
-        except VeilError as error:
+        except Exception as error:
             # Nothing is lost by trying later: every receive settles its own queue before it looks.
-            _log.error("settling failed, trying again in %d ms: %s", AFTER_FAILURE_MS, error)
+            _log.error(
+                "settling failed, trying again in %d ms: %s",
+                AFTER_FAILURE_MS,
+                error,
+                exc_info=_unforeseen(error),
+            )
             self._not_before_ms = self._clock.now_ms() + AFTER_FAILURE_MS
         finally:
             self._settling = None
@@ -91,7 +101,6 @@ class Ticker:
 # been left behind.
 
 _STEPS_PER_S: Final = 10
-_AFTER_FAILURE_MS: Final = 1_000
 LOOK_MS: Final = 2_000
 # And a little over a megabyte at most, so that neither a look nor a step holds others up for long.
 _LOOKED_AT_ONCE: Final = 500
@@ -126,8 +135,8 @@ class MoveRunners:
     async def _look_again(self) -> None:
         try:
             await self.resume()
-        except StoreError as error:
-            _log.debug("move tasks cannot be listed: %s", error)
+        except Exception as error:
+            _log.debug("move tasks cannot be listed: %s", error, exc_info=_unforeseen(error))
             self._next_look = self._clock.call_at(self._clock.now_ms() + LOOK_MS, self._look)
 
     def run(self, task: MoveTask) -> None:
@@ -173,13 +182,17 @@ class MoveRunners:
                 # the rate; but what a stall has cost is not caught up in one rush.
                 now_ms = self._clock.now_ms()
                 next_ms = max(next_ms + moved * 1000 // rate_per_s, now_ms)
-            except (StoreError, OSError, QueueMissing) as error:
-                # OSError: the journal cannot be reached. A queue that was deleted in the middle is not found by the next step.
-                _log.error("move task %s: a step failed, trying again: %s", task.id, error)
-                next_ms = self._clock.now_ms() + _AFTER_FAILURE_MS
-            except VeilError as error:  # the task itself is gone
-                _log.warning("move task %s ended: %s", task.id, error)
+            except MoveTaskMissing:
                 return
+            except Exception as error:
+                # The journal may be out of reach. A queue that was deleted in the middle is not found by the next step.
+                _log.error(
+                    "move task %s: a step failed, trying again: %s",
+                    task.id,
+                    error,
+                    exc_info=_unforeseen(error),
+                )
+                next_ms = self._clock.now_ms() + AFTER_FAILURE_MS
             if task.is_active:
                 await self._pause(task.id, next_ms)
 
