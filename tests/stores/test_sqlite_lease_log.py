@@ -19,7 +19,9 @@ from tests.stores.kit import (
     some_messages,
 )
 from tests.stores.sqlite_kit import change, crashed_copy, open_store, rows
+from veil.core import limits
 from veil.core.clock import ManualClock
+from veil.core.errors import InFlightLimit, StoreDamaged
 from veil.core.lease import Deletion, HoldKey, State
 from veil.core.queue import QueueCounts
 from veil.stores.sqlite import SqliteStore, lease_log
@@ -264,3 +266,34 @@ async def test_backups_and_what_is_salvaged_have_the_leases(
         async with open_store(directory, clock) as again:
             assert bodies(await again.receive(queue, 10)) == ["b"]
             assert await again.delete(queue, [receipt_of(queue, held)]) == [Deletion.DELETED]
+
+
+async def test_a_receive_that_is_refused_after_leases_were_written_leaves_them_written(
+    store: SqliteStore, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "IN_FLIGHT_MAX", 3)
+    queue = await make_queue(store)
+    await store.send(queue, some_messages("a", "b", "c", "d"))
+    [a] = await store.receive(queue, 1, attempt_id="t1")
+    await store.delete(queue, [receipt_of(queue, a)])
+    held = await store.receive(queue, 3)
+    with pytest.raises(InFlightLimit):
+        await store.receive(queue, 1, attempt_id="t1")  # looks whether a is still held, and then for more
+
+    monkeypatch.undo()
+    assert await store.receive(queue, 10) == []
+    async with open_store(crashed_copy(tmp_path / "data", tmp_path / "copy"), clock) as again:
+        assert await again.receive(queue, 10) == []
+    assert await store.delete(queue, receipts_of(queue, held)) == [Deletion.DELETED] * 3
+
+
+async def test_a_log_that_cannot_be_read_is_told_as_damage(
+    store: SqliteStore, clock: ManualClock, tmp_path: Path
+) -> None:
+    copy = crashed_copy(tmp_path / "data", tmp_path / "copy")
+    change(copy, "INSERT INTO lease_log (packed) VALUES (x'99')")
+    with pytest.raises(StoreDamaged, match="run 'veil verify'"):
+        await SqliteStore(copy, clock).open()
+    change(copy, "DELETE FROM lease_log")
+    async with open_store(copy, clock):
+        pass  # the lock was let go of

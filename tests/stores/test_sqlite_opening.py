@@ -85,6 +85,14 @@ async def test_a_log_damaged_in_the_middle_is_refused_and_left_as_it_is(tmp_path
         assert log.read_bytes() == damaged
 
 
+async def test_settings_that_cannot_be_read_are_refused_as_damage(tmp_path: Path):
+    crashed = await a_crash_with_sends(tmp_path, 1)
+    for settings in ("{", '{"visibility_s": -1}', '{"unheard_of": 1}'):
+        change(crashed, f"UPDATE queue SET settings = '{settings}'")
+        with pytest.raises(StoreDamaged, match="run 'veil verify'"):
+            await SqliteStore(crashed, ManualClock()).open()
+
+
 async def test_a_crash_while_the_data_is_created_leaves_a_usable_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from veil.core.errors import VeilError
 from veil.core.event import NOBODY
 from veil.core.lease import HoldTally, Member, State
 from veil.core.message import PRIORITY_DEFAULT, Caller, HeldMessage, MessageAttribute, StoredMessage
@@ -61,6 +62,9 @@ class NamedQueries:
 
 
 # ---- columns
+
+# What their decoding raises where a bit has flipped; ValueError: UnicodeDecodeError is one.
+UNREADABLE: Final = (VeilError, msgspec.MsgspecError, TypeError, ValueError, KeyError, IndexError)
 
 _attributes_encoder = msgspec.msgpack.Encoder()
 _attributes_decoder = msgspec.msgpack.Decoder(dict[str, tuple[str, Any]])

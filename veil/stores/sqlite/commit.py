@@ -133,10 +133,10 @@ class GroupCommit:
     def submit(self, work: Callable[..., T], *given: Any, looks: bool = False) -> asyncio.Future[T]:
         """Do the work, with what it is given, in the open transaction; the future has its result once that is on disk.
 
-        The work runs to its end without yielding. What it raises as a VeilError must be raised before it changed a
-        row: the transaction it shares goes on. Work that only `looks` promises nothing by its result, so where it
-        changed nothing it is answered at once. Other work waits even then for what it has seen: the second send of a
-        FIFO duplicate must not be acknowledged before the first is on disk.
+        The work runs to its end without yielding. What it raises as a VeilError must be raised before it changed more than
+        where leases are kept: the transaction it shares goes on. Work that only `looks` promises nothing by its result, so
+        where it changed nothing it is answered at once. Other work waits even then for what it has seen: the second send of
+        a FIFO duplicate must not be acknowledged before the first is on disk.
         """
         future: asyncio.Future[T] = self._loop.create_future()
         if self._failure is not None:
@@ -182,6 +182,8 @@ class GroupCommit:
                 self._db.end_operation()
         except VeilError as refusal:
             future.set_exception(refusal)
+            if self._changes() != before:  # leases were written into their rows, and are known to be there
+                self._group.append((work, given, future, None))
             self._schedule()
             return
         except Exception as error:

@@ -13,7 +13,7 @@ import apsw
 
 from veil.core.errors import StoreDamaged, StoreError, StoreTooNew
 from veil.core.limits import SECOND_MS
-from veil.stores.sql import decode_settings
+from veil.stores.sql import UNREADABLE, decode_settings
 from veil.stores.sqlite.data_directory import DATABASE, make_private, sync_path
 from veil.stores.sqlite.database import Q, widened
 from veil.stores.sqlite.lease_log import folded
@@ -53,7 +53,9 @@ def open_database(directory: Path) -> apsw.Connection:
         with connection:
             fold_lease_log(connection)
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-    except (apsw.NotADBError, apsw.CorruptError) as error:
+    except StoreError:
+        raise
+    except (apsw.NotADBError, apsw.CorruptError, *UNREADABLE) as error:
         raise StoreDamaged(f"{path}: {error}; run 'veil verify'") from error
     except apsw.Error as error:
         raise StoreError(f"{path} cannot be opened: {error}") from error

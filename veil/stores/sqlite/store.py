@@ -15,7 +15,7 @@ import apsw
 from veil.core.attempt import NOTHING_REPORTED, ReportedOutcome
 from veil.core.clock import Clock, ClockMark, LeaseTime, Trouble
 from veil.core.effect import HolderSign
-from veil.core.errors import StoreError, VeilError
+from veil.core.errors import StoreDamaged, StoreError, VeilError
 from veil.core.event import NOBODY
 from veil.core.lease import Deletion, HoldContent, HoldKey, HoldTally
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
@@ -24,7 +24,7 @@ from veil.core.receipt import Receipt, ReceiptBook
 from veil.core.sequence import instant_of
 from veil.stores.commit_stats import CommitStats
 from veil.stores.outbox import OUTBOX_BYTES_MAX, OutboxBound, PlanBuilder
-from veil.stores.sql import START, HoldCursor, HoldStep, to_task
+from veil.stores.sql import START, UNREADABLE, HoldCursor, HoldStep, to_task
 from veil.stores.sqlite import holds, leases, moves, queues
 from veil.stores.sqlite.commit import GroupCommit
 from veil.stores.sqlite.data_directory import DISK_FULL, DataLock, Reserve
@@ -113,11 +113,12 @@ class SqliteStore(OwnLeaseTime):
             self._connection = open_database(self._directory)
             try:
                 self._start(self._connection)
-            except apsw.Error as error:
+            except BaseException as error:
                 self._connection.close()
-                raise StoreError(f"the data in {self._directory} cannot be opened: {error}") from error
-            except BaseException:
-                self._connection.close()
+                if isinstance(error, apsw.Error):
+                    raise StoreError(f"the data in {self._directory} cannot be opened: {error}") from error
+                if isinstance(error, UNREADABLE):
+                    raise StoreDamaged(f"{self._directory}: {error}; run 'veil verify'") from error
                 raise
         except BaseException:
             self._lock.release()

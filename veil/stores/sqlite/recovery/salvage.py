@@ -29,13 +29,13 @@ from veil.core.message import PRIORITY_DEFAULT, PRIORITY_FIRST, PRIORITY_LAST
 from veil.core.queue import QueueSettings
 from veil.core.sequence import COUNTER_BITS
 from veil.stores.copying.copy import MESSAGE, QUEUE
-from veil.stores.sql import decode_members, decode_settings, decode_tags, encode_settings
+from veil.stores.sql import UNREADABLE, decode_members, decode_settings, decode_tags, encode_settings
 from veil.stores.sqlite.data_directory import DATABASE, DataLock
 from veil.stores.sqlite.database import Q
 from veil.stores.sqlite.lease_log import folded
 from veil.stores.sqlite.opening import connect, fold_lease_log, open_database
 from veil.stores.sqlite.recovery.backup import begin_journal, leave_gap
-from veil.stores.sqlite.recovery.verify import CHECKS, UNREADABLE, wrong_content, wrong_state
+from veil.stores.sqlite.recovery.verify import CHECKS, wrong_content, wrong_state
 from veil.stores.sqlite.recovery.wal_scan import Mending, copy_mended
 
 SET_ASIDE = "set-aside.jsonl"

@@ -18,12 +18,19 @@ from typing import Any, Final, Literal, NamedTuple
 import apsw
 import msgspec
 
-from veil.core.errors import StoreBusy, StoreError, VeilError
+from veil.core.errors import StoreBusy, StoreError
 from veil.core.event import unpack
 from veil.core.lease import State
 from veil.core.queue import parse_arn
 from veil.core.receipt import delivery_of
-from veil.stores.sql import NamedQueries, decode_attributes, decode_members, decode_settings, decode_tags
+from veil.stores.sql import (
+    UNREADABLE,
+    NamedQueries,
+    decode_attributes,
+    decode_members,
+    decode_settings,
+    decode_tags,
+)
 from veil.stores.sqlite.data_directory import DATABASE, DataLock
 from veil.stores.sqlite.database import Q
 from veil.stores.sqlite.lease_log import folded
@@ -118,8 +125,6 @@ class VerifyReport:
 Progress = Callable[[int, int], None]  # messages done, messages expected
 PROGRESS_EVERY = 1_000
 CHECKS: Final = NamedQueries("veil.stores.sqlite", "checks.sql")
-# ValueError: UnicodeDecodeError is one.
-UNREADABLE: Final = (VeilError, msgspec.MsgspecError, TypeError, ValueError, KeyError, IndexError)
 _STATES: Final = frozenset(int(state) for state in State)
 
 Check = Callable[[apsw.Connection, VerifyReport], None]
