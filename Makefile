@@ -46,7 +46,7 @@ test: setup $(JAVA)
 soak: setup
 	$(PYTEST) -m soak --timeout 900
 
-# Twenty runs of `make test`, five of them beside busy loops: takes hours, and must not fail once.
+# Twenty runs of `make test` on this commit, five of them beside busy loops: hours, in as many sittings as you like; none may fail.
 repeat: setup
 	$(BIN)/python -m tests.repeat 20 --busy 5
 

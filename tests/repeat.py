@@ -1,26 +1,29 @@
 """`python -m tests.repeat 20 --busy 5`: run `make test` so often, the last ones beside busy loops; tell what failed.
 
-A test that fails in one run of twenty is wrong, whatever the machine did meanwhile.
+A test that fails in one run of twenty is wrong, whatever the machine did meanwhile. Each run is recorded under build/ with its
+commit, so the runs of one commit may be made in several sittings: a sitting makes those that are missing, and tells of all.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import re
 import resource
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[1]
+FOLDER: Final = ROOT / "build" / "repeat"
+RECORD: Final = FOLDER / "runs.jsonl"
 
 
 @contextmanager
@@ -42,11 +45,10 @@ def _spin() -> None:
         pass
 
 
-def run_once(log: Path) -> tuple[int, list[str]]:
-    """Run `make test` into that file: its exit code, and the tests that failed."""
-    with log.open("w") as said:
-        code = subprocess.run(["make", "test"], cwd=ROOT, stdout=said, stderr=subprocess.STDOUT).returncode
-    return code, re.findall(r"^(?:FAILED|ERROR) (\S+)", log.read_text(errors="replace"), re.M)
+def _git(*words: str) -> str:
+    return subprocess.run(
+        ["git", *words], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def _children_s() -> float:
@@ -54,30 +56,54 @@ def _children_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def run_once(commit: str, number: int, is_busy: bool) -> dict[str, Any]:
+    """Run `make test`: what the record keeps of it."""
+    log = FOLDER / f"{commit[:10]}-{number}.log"
+    began, began_s, before_s = time.strftime("%FT%TZ", time.gmtime()), time.monotonic(), _children_s()
+    with busy_cores((os.cpu_count() or 1) if is_busy else 0), log.open("w") as output:
+        code = subprocess.run(["make", "test"], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT).returncode
+        used_s = _children_s() - before_s  # the busy loops are not counted before they are joined
+    return {
+        "commit": commit,
+        "began": began,
+        "busy": is_busy,
+        "seconds": round(time.monotonic() - began_s),
+        "cpu_s": round(used_s),
+        "passed": code == 0,
+        "failed": re.findall(r"^(?:FAILED|ERROR) (\S+)", log.read_text(errors="replace"), re.M),
+    }
+
+
 def main() -> int:
     words = argparse.ArgumentParser(prog="python -m tests.repeat", description=__doc__)
     words.add_argument("runs", type=int, nargs="?", default=20)
     words.add_argument("--busy", type=int, default=5, help="how many of them beside busy loops (default 5)")
     given = words.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="veil-repeat-"))
-    print(f"logs in {folder}", flush=True)
-    failed: Counter[str] = Counter()
-    bad_runs = 0
-    for number in range(1, given.runs + 1):
-        is_busy = number > given.runs - given.busy
-        began_s, used_s = time.monotonic(), _children_s()
-        with busy_cores((os.cpu_count() or 1) if is_busy else 0):
-            code, tests = run_once(folder / f"{number}.log")
-        bad_runs += code != 0
-        failed.update(tests)
-        print(
-            f"run {number}{' beside busy loops' if is_busy else ''}: {time.monotonic() - began_s:.0f} s, "
-            f"{_children_s() - used_s:.0f} s of CPU, {'passed' if code == 0 else 'FAILED ' + ' '.join(tests)}",
-            flush=True,
-        )
-    for test, count in failed.most_common():
-        print(f"{count} of {given.runs}: {test}")
-    return 1 if bad_runs else 0
+    if _git("status", "--porcelain"):
+        sys.exit("Commit first: the record names the commit that was run.")
+    commit = _git("rev-parse", "HEAD")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    recorded = [json.loads(line) for line in RECORD.read_text().splitlines()] if RECORD.exists() else []
+    runs = [run for run in recorded if run["commit"] == commit]
+    print(f"commit {commit[:10]}: {len(runs)} runs recorded in {RECORD}, where the logs are too", flush=True)
+    for is_busy, wanted in ((False, given.runs - given.busy), (True, given.busy)):
+        for _ in range(wanted - sum(run["busy"] == is_busy for run in runs)):
+            run = run_once(commit, len(runs) + 1, is_busy)
+            runs.append(run)
+            with RECORD.open("a") as record:
+                record.write(json.dumps(run) + "\n")
+            print(
+                f"run {len(runs)}{' beside busy loops' if is_busy else ''}: {run['seconds']} s, {run['cpu_s']} s of CPU, "
+                f"{'passed' if run['passed'] else 'FAILED ' + ' '.join(run['failed'])}",
+                flush=True,
+            )
+    failures = sum(not run["passed"] for run in runs)
+    print(
+        f"{len(runs)} runs since {runs[0]['began']}, {sum(run['busy'] for run in runs)} beside busy loops: {failures} failed"
+    )
+    for test, count in Counter(test for run in runs for test in run["failed"]).most_common():
+        print(f"{count} of {len(runs)}: {test}")
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":
