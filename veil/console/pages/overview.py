@@ -12,7 +12,7 @@ from veil.console.visit import Visit
 from veil.console.web import view
 from veil.core.limits import IN_FLIGHT_MAX
 from veil.core.queue import Queue, QueueCounts
-from veil.service.history import MINUTES, QueueDepth
+from veil.service.history import HOURS, MINUTES, QueueDepth, QueueHistory
 from veil.words import exact_length, plural, rough_length
 
 TROUBLES_SHOWN: Final = 20
@@ -22,6 +22,7 @@ _UNATTENDED_S: Final = 60  # a message that nobody has received for so long, of 
 _GROWN_MIN: Final = 10
 _GROWN_PART: Final = 0.1
 _EXPIRING_PART: Final = 0.8  # of the retention
+ENDS: Final = ("failed", "given_back", "overran", "crashed")
 
 
 class QueueHealth(NamedTuple):
@@ -32,6 +33,7 @@ class QueueHealth(NamedTuple):
     oldest_s: int
     grown: int  # messages more than ten minutes ago, or than when it was first looked at
     happened: Mapping[str, int]
+    ended: int = 0  # attempts of the last four hours whose end is known, if leases lapsed lately
     error: str = ""  # the commonest of its failed attempts
     holds_dead_letters: bool = False
 
@@ -72,8 +74,8 @@ def troubles_of(facts: QueueHealth) -> Iterator[QueueTrouble]:
     if overran := happened.get("overran", 0):
         words = f"{plural(overran, 'attempt')} took longer than the visibility timeout of {exact_length(settings.visibility_s)}."
         yield QueueTrouble(65, "overran", words)
-    # A message that waited for its retry or was given back comes back by a lapse too.
-    unexplained = happened.get("lapsed", 0) - crashed - overran - failed - happened.get("given_back", 0)
+    # A message that waited for its retry or was given back comes back by a lapse too, perhaps long after.
+    unexplained = happened.get("lapsed", 0) - facts.ended
     if unexplained > 0:
         words = f"{plural(unexplained, 'lease')} lapsed: the message became visible again."
         yield QueueTrouble(60, "lapsed", words)
@@ -89,6 +91,11 @@ def troubles_of(facts: QueueHealth) -> Iterator[QueueTrouble]:
         yield QueueTrouble(
             40, "growing", f"It is growing: {facts.grown:,} more messages than ten minutes ago."
         )
+
+
+def ended_attempts(history: QueueHistory, queue_id: int) -> int:
+    """How many attempts of the last four hours have ended in another way than by the delete of their message."""
+    return sum(history.view(queue_id, HOURS, ENDS).sum(*ENDS))
 
 
 async def look(visit: Visit) -> Mapping[str, Any]:
@@ -116,6 +123,7 @@ async def look(visit: Visit) -> Mapping[str, Any]:
             oldest_s=0 if depth.oldest_sent_ms is None else max(0, now_ms - depth.oldest_sent_ms) // 1000,
             grown=0 if before is None else total - before,
             happened=happened,
+            ended=ended_attempts(history, queue.id) if happened.get("lapsed") else 0,
             error=errors.get(queue.id, ""),
             holds_dead_letters=queue.key in letters,
         )
