@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import re
 from datetime import UTC, datetime
+from functools import cache
 from itertools import pairwise
 from typing import Final
 
@@ -13,9 +14,8 @@ NOTHING: Final = "–"
 # What a page or a terminal would not show, or would obey: controls, C1 included (0x9b alone begins an escape sequence on some
 # terminals), and the marks that turn the direction of text, which can make a line read as something else. A queue may be named
 # by anybody who may create one, and a user agent by anybody at all. The joiners stay: words and emoji are written with them.
-INVISIBLE: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
-)
+_INVISIBLE: Final = "\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff"
+INVISIBLE: Final = re.compile(f"[\x00-\x1f{_INVISIBLE}]")
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
@@ -168,8 +168,15 @@ def plural(number: float, one: str, many: str | None = None) -> str:
 
 
 def visible(text: str, *, keep: str = "") -> str:
-    """The text with invisible characters made visible, as Python spells them; `keep` names what may stay."""
-    return INVISIBLE.sub(lambda found: found[0] if found[0] in keep else repr(found[0])[1:-1], text)
+    """The text with invisible characters made visible, as Python spells them; `keep` names controls that may stay."""
+    # A run at a time: a body of nothing else would keep the event loop.
+    return _runs(keep).sub(lambda found: repr(found[0])[1:-1], text)
+
+
+@cache
+def _runs(keep: str) -> re.Pattern[str]:
+    controls = "".join(each for each in map(chr, range(32)) if each not in keep)
+    return re.compile(f"[{re.escape(controls)}{_INVISIBLE}]+")
 
 
 def unbroken(text: str) -> str:

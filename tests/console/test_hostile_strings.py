@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -78,6 +79,18 @@ def test_no_page_holds_markup_that_is_not_ours(pages: dict[str, str]):
 def test_a_body_is_shown_as_it_is(pages: dict[str, str]):
     shown = "\n".join(text_of(html) for html in pages.values())
     assert "<script>window.broken=1</script>" in shown and "{{ 7*7 }}" in shown
+
+
+def test_marks_that_turn_the_direction_of_text_are_spelled_out(pages: dict[str, str]):
+    # In a page they make a line read as something else; what stands in a field to be edited stays as it is.
+    turned = [
+        address
+        for address, html in pages.items()
+        if set("\u202e\u2066\u200b\ufeff") & set(text_of(re.sub(r"(?s)<textarea.*?</textarea>", "", html)))
+    ]
+    assert turned == []
+    shown = "\n".join(text_of(html) for html in pages.values())
+    assert r"\u202eright to left\u202c" in shown and "zero\\u200bwidth\u200djoiners" in shown
 
 
 def forms_of(pages: dict[str, str]) -> list[FoundForm]:

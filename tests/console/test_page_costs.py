@@ -9,7 +9,7 @@ import pytest
 
 from tests.console.page_costs import BODIES, MIB, Asked, Crowded, Watch
 from veil.console import web as routes
-from veil.console.messages import show_body
+from veil.console.messages import show_body, show_preview
 from veil.service.time_slices import SLICE_S, TimeSlice, TimeSlices
 
 # Ten milliseconds are usual, half a second was: what lies between is the machine's.
@@ -89,8 +89,9 @@ async def test_of_many_pages_one_works_with_each_pass_of_the_loop():
 
 @pytest.mark.parametrize("name", BODIES)
 def test_a_body_is_laid_out_no_further_than_it_is_shown(name: str):
-    shown = show_body(BODIES[name](), 4_000)
-    assert len(shown.text) <= 4_000 and len(shown.preview) <= 200
+    body = BODIES[name]()
+    shown = show_body(body, 4_000)
+    assert len(shown.text) <= 4_000 and len(show_preview(body)) <= 200
     assert shown.is_cut == (name != "none")
 
 

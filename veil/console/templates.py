@@ -172,6 +172,7 @@ class Templates:
             "preview": show_preview,
             "attributes": attributes_of,
             "cut": cut,
+            "visible": words.visible,
         }
         environment.globals |= {
             "ago": ago,
