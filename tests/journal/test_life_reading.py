@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from tests.journal.kit import DirectSink, flip_bit_in_a_page
 from tests.stores.kit import a_message, make_queue, receipt_of
+from tests.waiting import PATIENCE_S
 from veil.core.clock import ManualClock
 from veil.core.message import StoredMessage
 from veil.core.queue import Queue, RedrivePolicy
 from veil.journal import lives
 from veil.journal.exporter import Exporter
 from veil.journal.lives import Look, find_message, read_life
-from veil.journal.segments import SegmentIndex, list_segments
+from veil.journal.segments import Segment, SegmentIndex, list_segments
 from veil.journal.storage import Storage
 from veil.stores.memory import MemoryStore
 from veil.stores.store import Chosen
@@ -171,3 +175,24 @@ async def test_a_bit_flipped_in_a_page_is_no_reason_to_fail(world: World):
     flip_bit_in_a_page(world.place, list_segments(world.place)[0].name)
     look = await world.life(seq)
     assert look.problems or look.events
+
+
+async def test_a_journal_that_hangs_takes_no_thread_from_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+    answers = Event()
+
+    def hanging(*_: object, **__: object) -> list[Segment]:
+        answers.wait()
+        return []
+
+    monkeypatch.setattr(lives, "list_segments", hanging)
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):  # whoever asked goes away
+                await world.life(1)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await asyncio.to_thread(str) == ""
+    answers.set()
+    assert (await world.life(1)).events == []

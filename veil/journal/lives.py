@@ -222,7 +222,7 @@ async def read_events(
     search = _Search(set(seqs), instant_of(min(seqs)), further)
     # An export may move rows from the outbox into a segment between the two looks: then that segment is looked into too.
     for round_ in range(3):
-        is_exported = index is not None and await asyncio.to_thread(_look_through, index, search)
+        is_exported = index is not None and await index.look(_look_through, search)
         if round_ and not is_exported:
             break  # nothing was exported meanwhile
         await _look_at_waiting(outbox, search)
@@ -242,7 +242,7 @@ async def keys_before(outbox: Outbox, index: SegmentIndex | None, seqs: Set[int]
         if row is not None and any(msgspec.msgpack.encode(key) in row.packed for key in seqs):
             found |= _moved(from_packed(*row), seqs)
     if index is not None and len(found) < len(seqs):
-        found |= await asyncio.to_thread(_exported_moves, index, seqs - found.keys())
+        found |= await index.look(_exported_moves, seqs - found.keys())
     return found
 
 
@@ -370,7 +370,7 @@ async def find_message(
                 events += [each for each in from_packed(*row) if each.message_id == message_id]
     older, problems = None, list[str]()
     if index is not None:
-        older, problems = await asyncio.to_thread(_exported_sightings, index, message_id, before, events)
+        older, problems = await index.look(_exported_sightings, message_id, before, events)
     latest = {(each.queue, each.seq): each.at_ms for each in sorted(events, key=lambda each: each.at_ms)}
     found = [Sighting(*key, at_ms) for key, at_ms in latest.items()]
     found.sort(key=lambda each: each.at_ms, reverse=True)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
 from veil.journal.schema import COLUMNS, POSITION_BITS, VERSION, VERSION_KEY
 from veil.journal.storage import Storage
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _NAME: Final = re.compile(
     r"day=(?P<day>\d{4}-\d{2}-\d{2})/(?P<id>[A-Za-z0-9_]+)-(?P<first>\d{16,})-(?P<last>\d{16,})\.parquet\Z"
@@ -190,12 +196,21 @@ class Footer(NamedTuple):
 
 
 class SegmentIndex:
-    """The footers of one place's segments; each is read once, since a segment never changes. For one thread at a time."""
+    """The footers of one place's segments; each is read once, since a segment never changes."""
 
     def __init__(self, place: Storage) -> None:
         self.place = place
+        # Of its own: where the place hangs, threads that others need would hang with it.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="veil-journal")
         self.opened = 0  # footers that had to be read
         self._kept: dict[str, Footer] = {}
+
+    async def look(
+        self, work: Callable[Concatenate[SegmentIndex, P], T], *given: P.args, **named: P.kwargs
+    ) -> T:
+        """What a function finds in the segments; only within one may the methods below be called."""
+        call = partial(work, self, *given, **named)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def is_known(self, segment: Segment) -> bool:
         """Whether the footer was read before."""
