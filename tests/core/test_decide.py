@@ -329,11 +329,15 @@ def test_a_letter_that_a_consumer_gave_up_goes_where_it_was_received_and_nowhere
 def test_a_move_task_fails_where_it_does_not_know_where_to_go():
     task = MoveTask("t", DEAD_KEY, None, None, "RUNNING", 0, 3, 0)
     home = a_stored(dead_letter_source=KEY.arn)
-    moves, done = decide.step_move(task, [home], 10, lambda key: a_queue())
-    assert ([queue.key for _, queue in moves], done.status, done.moved) == ([KEY], "COMPLETED", 1)
-    moves, failed = decide.step_move(task, [home, a_stored()], 2, lambda key: a_queue())
+
+    def make(message, target, content):
+        return decide.redrive(message, target, 99, "n", NOW_MS, 1, content)
+
+    moves, done = decide.step_move(task, [home], 10, lambda key: a_queue(), make)
+    assert ([move.target.key for move in moves], done.status, done.moved) == ([KEY], "COMPLETED", 1)
+    moves, failed = decide.step_move(task, [home, a_stored()], 2, lambda key: a_queue(), make)
     assert (len(moves), failed.status, failed.failure) == (1, "FAILED", SOURCE_UNKNOWN)
-    _, failed = decide.step_move(task, [home], 1, lambda key: None)
+    _, failed = decide.step_move(task, [home], 1, lambda key: None, make)
     assert failed.failure == DESTINATION_MISSING
 
 

@@ -26,8 +26,9 @@ from veil.core.errors import (
     QueueMissing,
     SourceUnknown,
 )
-from veil.core.message import MessageAttribute
-from veil.stores.store import Chosen, NewContent
+from veil.core.message import REDRIVEN_FROM, MessageAttribute
+from veil.core.message_rules import body_md5
+from veil.core.queue import Chosen, ContentChange
 
 
 def chosen(message, destination=None, change=None):
@@ -93,23 +94,21 @@ async def test_an_entry_that_cannot_move_fails_alone(store):
 
 async def test_a_message_can_be_changed_on_its_way_by_the_rules_of_where_it_goes(store):
     queue, dead = await with_dead_letters(store, "a", "b")
-    seen = []
-
-    def change(message, target):
-        seen.append((message.body, target.name))
-        if message.body == "b":
-            raise BodyMissing
-        return NewContent("ä", "md5", 2, {"colour": MessageAttribute("String", "blue")}, "blue")
-
+    blue = MessageAttribute("String", "blue")
+    change = ContentChange("ä", {"colour": blue}, ("colour",), is_marked=True)
     [a, b] = await store.peek(dead)
-    answers = await store.redrive(dead, [chosen(a, change=change), chosen(b, change=change)])
+    answers = await store.redrive(dead, [chosen(a, change=change), chosen(b, change=ContentChange(""))])
 
     [moved] = await store.peek(queue)
-    assert (moved.body, moved.body_md5, moved.body_bytes, moved.message_type) == ("ä", "md5", 2, "blue")
-    assert moved.attributes == {"colour": MessageAttribute("String", "blue")}
+    assert (moved.body, moved.body_md5, moved.body_bytes, moved.message_type) == (
+        "ä",
+        body_md5("ä".encode()),
+        2,
+        "blue",
+    )
+    assert moved.attributes == {"colour": blue, REDRIVEN_FROM: MessageAttribute("String", a.message_id)}
     assert type(answers[1]) is BodyMissing
     assert bodies(await store.peek(dead)) == ["b"]
-    assert seen[:2] == [("a", "orders"), ("b", "orders")]
 
 
 async def test_on_fifo_queues_what_is_redriven_goes_to_the_end_of_its_group(store):
@@ -145,7 +144,9 @@ async def test_the_journal_tells_where_it_went_and_who_asked(store):
     _, dead = await with_dead_letters(store, "a")
     [letter] = await store.peek(dead)
     await exported(store)
-    longer = Chosen(letter.seq, letter.message_id, None, lambda *_: NewContent("longer", "", 6, None, "t"))
+    longer = chosen(
+        letter, change=ContentChange("longer", {"type": MessageAttribute("String", "t")}, ("type",))
+    )
     [answer] = await store.redrive(dead, [longer], caller=A_CALLER)
     [gone, come] = await exported(store)
 

@@ -42,6 +42,7 @@ from veil.core.message import (
     NewMessage,
     StoredMessage,
 )
+from veil.core.message_rules import changed_content
 from veil.core.queue import (
     DESTINATION_MISSING,
     SOURCE_UNKNOWN,
@@ -561,12 +562,14 @@ def purge(message: MessageFacts) -> effect.Purged:
     return effect.Purged(message, 0, None)
 
 
-def discard(message_id: str, seq: int, message: StoredMessage | None) -> effect.Discarded:
-    """A message goes for good; raises MessageMissing, and MessageNotVisible while somebody holds it."""
+def decide_discard(
+    message_id: str, seq: int, message: StoredMessage | None
+) -> effect.Discarded | errors.VeilError:
+    """A message goes for good, unless it is missing or somebody holds it."""
     if message is None or message.message_id != message_id:
-        raise errors.MessageMissing(message_id, seq)
+        return errors.MessageMissing(message_id, seq)
     if message.state == State.IN_FLIGHT:
-        raise errors.MessageNotVisible(message_id, "in flight")
+        return errors.MessageNotVisible(message_id, "in flight")
     return effect.Discarded(message, 0, None)
 
 
@@ -672,13 +675,13 @@ def home_of(message: StoredMessage, letters: QueueKey) -> QueueKey | None:
 
 
 def step_move(
-    task: MoveTask, messages: Sequence[StoredMessage], count: int, find: FindQueue
-) -> tuple[list[tuple[StoredMessage, Queue]], MoveTask]:
-    """A step of a running task, of at most `count` messages: which go where, and the task as it stands then.
+    task: MoveTask, messages: Sequence[StoredMessage], count: int, find: FindQueue, make: Redrive
+) -> tuple[list[effect.Redriven], MoveTask]:
+    """A step of a running task, of at most `count` messages: those that go, and the task as it stands then.
 
     `messages` are the oldest visible ones of its source; that there are fewer than might be moved completes the task.
     """
-    moves: list[tuple[StoredMessage, Queue]] = []
+    moves: list[effect.Redriven] = []
     failure = None
     for message in messages:
         key = task.destination or home_of(message, task.source)
@@ -686,7 +689,7 @@ def step_move(
         if target is None:
             failure = SOURCE_UNKNOWN if key is None else DESTINATION_MISSING
             break
-        moves.append((message, target))
+        moves.append(make(message, target, None))
     task = replace(task, moved=task.moved + len(moves))
     if failure is not None:
         return moves, replace(task, status="FAILED", failure=failure)
@@ -714,21 +717,34 @@ def cancel_move(task: MoveTask) -> MoveTask:
     return replace(task, status="CANCELLING")
 
 
-def redrive_target(source: Queue, chosen: Chosen, message: StoredMessage | None, find: FindQueue) -> Queue:
-    """Where a chosen message goes; raises why it cannot."""
+Redrive = Callable[
+    [StoredMessage, Queue, NewContent | None], effect.Redriven
+]  # `redrive` at an instant, with a new key
+
+
+def decide_redrive(
+    source: Queue, chosen: Chosen, message: StoredMessage | None, find: FindQueue, make: Redrive
+) -> effect.Redriven | errors.VeilError:
+    """Redrive a chosen message, or why it stays."""
     if message is None or message.message_id != chosen.message_id:
-        raise errors.MessageMissing(chosen.message_id, chosen.seq)
+        return errors.MessageMissing(chosen.message_id, chosen.seq)
     if message.state != State.VISIBLE:
-        raise errors.MessageNotVisible(chosen.message_id, State(message.state).name.lower().replace("_", " "))
+        return errors.MessageNotVisible(chosen.message_id, State(message.state).label)
     key = chosen.destination or home_of(message, source.key)
     if key is None:
-        raise errors.SourceUnknown(chosen.message_id)
+        return errors.SourceUnknown(chosen.message_id)
     target = find(key)
     if target is None:
-        raise errors.QueueMissing(key.name)
+        return errors.QueueMissing(key.name)
     if target.settings.fifo != source.settings.fifo:
-        raise errors.DestinationRefused(key.name, source.settings.queue_type)
-    return target
+        return errors.DestinationRefused(key.name, source.settings.queue_type)
+    if chosen.change is None:
+        return make(message, target, None)
+    try:
+        content = changed_content(chosen.change, message, target.settings)
+    except errors.MessageRefused as refusal:
+        return refusal
+    return make(message, target, content)
 
 
 def redrive(

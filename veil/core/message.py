@@ -39,6 +39,9 @@ HANDLER: Final = "veil.handler"
 TRACEBACK: Final = "veil.traceback"
 FIRST_RECEIVED_AT: Final = "veil.first_received_at"
 LAST_RECEIVED_AT: Final = "veil.last_received_at"
+REDRIVEN_FROM: Final = (
+    "Veil.RedrivenFrom"  # by the server: the id that the message had among the dead letters
+)
 
 
 if TYPE_CHECKING:

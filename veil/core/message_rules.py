@@ -17,8 +17,20 @@ import msgspec
 
 from veil.core import errors
 from veil.core.limits import ATTRIBUTE_NAME_MAX, ATTRIBUTES_MAX, IDENTIFIER_MAX, TRACE_HEADER_BYTES_MAX
-from veil.core.message import PRIORITY_DEFAULT, MessageAttribute, check_priority
-from veil.core.queue import QueueSettings
+from veil.core.message import (
+    FIRST_RECEIVED_AT,
+    HANDLER,
+    LAST_RECEIVED_AT,
+    PRIORITY_DEFAULT,
+    REDRIVEN_FROM,
+    TRACEBACK,
+    MessageAttribute,
+    NewContent,
+    StoredMessage,
+    check_priority,
+    message_type,
+)
+from veil.core.queue import ContentChange, QueueSettings
 
 # XML 1.0's set, looked at in UTF-8: the controls below blank except tab, line feed and return, and U+FFFE
 # and U+FFFF. Surrogates need no place here, they cannot be encoded.
@@ -108,6 +120,35 @@ def check_draft(draft: Draft, settings: QueueSettings) -> bytes:
                 "Message (system) attribute 'AWSTraceHeader' must contain a non-empty value.",
             )
     return body_utf8
+
+
+# ---- redriving
+
+# What a consumer writes again whenever it gives a message up; the least useful first.
+_FOR_A_MARK: Final = (LAST_RECEIVED_AT, FIRST_RECEIVED_AT, TRACEBACK, HANDLER)
+
+
+def spared_for_mark(attributes: Mapping[str, MessageAttribute]) -> str | None:
+    """What gives way to the mark of a redrive: nothing where there is room, None where nothing can."""
+    if len(attributes) < ATTRIBUTES_MAX or REDRIVEN_FROM in attributes:
+        return ""
+    return next((name for name in _FOR_A_MARK if name in attributes), None)
+
+
+def changed_content(change: ContentChange, message: StoredMessage, target: QueueSettings) -> NewContent:
+    """What a message becomes on its way to a queue; raises a MessageRefused member, as a send there would."""
+    body = message.body if change.body is None else change.body
+    attributes = dict((message.attributes if change.attributes is None else change.attributes) or {})
+    # A message that is full of its sender's attributes goes without the mark: better than not at all.
+    if change.is_marked and (spare := spared_for_mark(attributes)) is not None:
+        attributes.pop(spare, None)
+        attributes[REDRIVEN_FROM] = MessageAttribute("String", message.message_id)
+    # On a FIFO queue its new id will be its deduplication id, so what stands here is of no account.
+    deduplication_id = message.message_id if target.fifo else None
+    draft = Draft(body, attributes or None, message.trace_header, None, message.group, deduplication_id)
+    body_utf8 = check_draft(draft, target)
+    type_ = message_type(attributes, change.type_attributes)
+    return NewContent(body, body_md5(body_utf8), len(body_utf8), attributes or None, type_)
 
 
 def check_identifier(parameter: str, value: str) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from veil.core import limits
 from veil.core.errors import ArnRefused, NameRefused, SettingRefused, TagsRefused
 from veil.core.limits import TAG_KEY_MAX, TAG_VALUE_MAX, TAGS_MAX
-from veil.core.message import NewContent, StoredMessage
+from veil.core.message import MessageAttribute
 
 # ---- tags
 
@@ -218,14 +218,22 @@ class MoveTask:
         return self.status in ("RUNNING", "CANCELLING")
 
 
+class ContentChange(NamedTuple):
+    """What a redriven message carries in place of what it had; None leaves its body or attributes as they are."""
+
+    body: str | None = None
+    attributes: dict[str, MessageAttribute] | None = None
+    type_attributes: Sequence[str] = ()  # by which its type is known
+    is_marked: bool = False  # with the id that it had
+
+
 class Chosen(NamedTuple):
     """A message to be redriven: to the destination, or to where it was dead-lettered from."""
 
     seq: int
     message_id: str
     destination: QueueKey | None = None
-    # A pure function of the message and the queue that it goes to; what it raises refuses the message.
-    change: Callable[[StoredMessage, Queue], NewContent] | None = None
+    change: ContentChange | None = None
 
 
 class ScanStep(NamedTuple):

@@ -7,7 +7,7 @@ received too often has none, and of it the journal tells what its attempts ended
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from typing import Final, NamedTuple
@@ -15,31 +15,22 @@ from typing import Final, NamedTuple
 import msgspec
 
 from veil.core.decide import home_of
-from veil.core.limits import ATTRIBUTES_MAX
 from veil.core.message import (
     ERROR_TYPE,
-    FIRST_RECEIVED_AT,
     HANDLER,
-    LAST_RECEIVED_AT,
     MESSAGE_ID,
     REASON,
     RECEIVE_COUNT,
-    TRACEBACK,
+    REDRIVEN_FROM,
     MessageAttribute,
-    NewContent,
     StoredMessage,
-    message_type,
 )
-from veil.core.message_rules import Draft, body_md5, check_draft
-from veil.core.queue import Chosen, Queue, QueueKey
+from veil.core.message_rules import spared_for_mark
+from veil.core.queue import Chosen, ContentChange, Queue, QueueKey
 from veil.core.text import fingerprint, whole_number
 from veil.journal.attempts import JournalLookup
 from veil.service.time_slices import BYTES_AT_ONCE, TimeSlice
 from veil.stores.store import Store
-
-REDRIVEN_FROM: Final = "Veil.RedrivenFrom"
-# What a consumer writes again whenever it gives a message up; the least useful first.
-_FOR_A_MARK: Final = (LAST_RECEIVED_AT, FIRST_RECEIVED_AT, TRACEBACK, HANDLER)
 
 _COUNT_DIGITS_MAX: Final = 9
 # Whoever sends a message may write a megabyte into each of these.
@@ -218,57 +209,17 @@ def to_chosen(letter: Letter, destination: QueueKey | None, type_attributes: Seq
     if destination is None and not letter.is_known_to_server:
         destination = letter.source  # None: the store refuses, and says why
     message = letter.message
-    change = changed_content(None, None, type_attributes, mark=True)
+    change = ContentChange(type_attributes=type_attributes, is_marked=True)
     return Chosen(message.seq, message.message_id, destination, change)
-
-
-def _spare(attributes: Mapping[str, MessageAttribute]) -> str | None:
-    """What gives way to the mark of a redrive: nothing where there is room, None where nothing can."""
-    if len(attributes) < ATTRIBUTES_MAX or REDRIVEN_FROM in attributes:
-        return ""
-    return next((name for name in _FOR_A_MARK if name in attributes), None)
 
 
 def with_room_for_mark(message: StoredMessage) -> dict[str, MessageAttribute] | None:
     """The message's attributes with one place free for the mark of a redrive; None where they can stay as they are."""
     attributes = message.attributes or {}
-    spare = _spare(attributes)
+    spare = spared_for_mark(attributes)
     return {name: value for name, value in attributes.items() if name != spare} if spare else None
 
 
 def has_room_for_mark(message: StoredMessage) -> bool:
     """Whether the mark of a redrive finds a place among the attributes."""
-    return _spare(message.attributes or {}) is not None
-
-
-def _mark(attributes: dict[str, MessageAttribute], message_id: str) -> None:
-    """Write the mark of a redrive, in place of what a consumer will write again. A message that is full of its sender's
-    attributes goes without it: better than not at all."""
-    spare = _spare(attributes)
-    if spare is not None:
-        attributes.pop(spare, None)
-        attributes[REDRIVEN_FROM] = MessageAttribute("String", message_id)
-
-
-def changed_content(
-    body: str | None,
-    attributes: Mapping[str, MessageAttribute] | None,
-    type_attributes: Sequence[str],
-    *,
-    mark: bool,
-) -> Callable[[StoredMessage, Queue], NewContent]:
-    """What a message becomes on its way; None leaves its body or attributes as they are. Checked as a send would be."""
-
-    def change(message: StoredMessage, target: Queue) -> NewContent:
-        new_body = message.body if body is None else body
-        new = dict((message.attributes if attributes is None else attributes) or {})
-        if mark:
-            _mark(new, message.message_id)
-        # On a FIFO queue its new id will be its deduplication id, so what stands here is of no account.
-        deduplication_id = message.message_id if target.settings.fifo else None
-        draft = Draft(new_body, new or None, message.trace_header, None, message.group, deduplication_id)
-        body_utf8 = check_draft(draft, target.settings)
-        found = message_type(new, type_attributes) if new else None
-        return NewContent(new_body, body_md5(body_utf8), len(body_utf8), new or None, found)
-
-    return change
+    return spared_for_mark(message.attributes or {}) is not None

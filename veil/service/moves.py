@@ -11,9 +11,9 @@ from typing import NamedTuple
 from veil.core import errors
 from veil.core.event import NOBODY
 from veil.core.message import Caller, MessageAttribute, Sent
-from veil.core.queue import Chosen, MoveTask, Queue, QueueKey, Scan, parse_arn
+from veil.core.queue import Chosen, ContentChange, MoveTask, Queue, QueueKey, Scan, parse_arn
 from veil.core.sequence import first_seq_of
-from veil.service.dead_letters import Letter, LetterFilter, changed_content, to_chosen, write_filter
+from veil.service.dead_letters import Letter, LetterFilter, to_chosen, write_filter
 from veil.service.messages import new_id
 from veil.service.service import Service
 
@@ -135,7 +135,7 @@ async def redrive(
             one.seq,
             one.message_id,
             one.destination,
-            changed_content(one.body, one.attributes, types, mark=mark)
+            ContentChange(one.body, one.attributes, types, mark)
             if mark or one.body is not None or one.attributes is not None
             else None,
         )

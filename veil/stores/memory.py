@@ -71,7 +71,7 @@ from veil.core.lease import (
     State,
 )
 from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS, REPEATED_SEND_MS
-from veil.core.message import Caller, NewMessage, Sent, StoredMessage
+from veil.core.message import Caller, NewContent, NewMessage, Sent, StoredMessage
 from veil.core.queue import Chosen, DeduplicationScope, MoveTask, Queue, QueueCounts, QueueKey, ScanStep
 from veil.core.receipt import Receipt, ReceiptBook
 from veil.core.sequence import SequenceSource, expires_at_ms, instant_of, noisy_groups
@@ -733,34 +733,34 @@ class MemoryStore(OwnLeaseTime):
             source = self._of(queue)
             answers: list[errors.VeilError | None] = []
             for seq, message_id in chosen:
-                try:
-                    removed = decide.discard(message_id, seq, source.messages.get(seq))
-                    self._apply(op, source, [removed])
+                decided = decide.decide_discard(message_id, seq, source.messages.get(seq))
+                if isinstance(decided, errors.VeilError):
+                    answers.append(decided)
+                else:
+                    self._apply(op, source, [decided])
                     answers.append(None)
-                except errors.VeilError as refusal:
-                    answers.append(refusal)
             return answers
 
     def _redrive(
         self, op: Operation, source: QueueContents, chosen: Sequence[Chosen]
     ) -> list[Sent | errors.VeilError]:
-        moved: list[Sent | errors.VeilError] = []
+        answers: list[Sent | errors.VeilError] = []
         for one in chosen:
-            try:
-                moved.append(self._redrive_one(op, source, one))
-            except errors.VeilError as refusal:
-                moved.append(refusal)
-        return moved
+            message = source.messages.get(one.seq)
+            decided = decide.decide_redrive(source.queue, one, message, self._find, self._redriver(op))
+            if isinstance(decided, errors.VeilError):
+                answers.append(decided)
+            else:
+                self._apply(op, source, [decided])
+                answers.append(decided.sent)
+        return answers
 
-    def _redrive_one(self, op: Operation, source: QueueContents, chosen: Chosen) -> Sent:
-        message = source.messages.get(chosen.seq)
-        target = decide.redrive_target(source.queue, chosen, message, self._find)
-        assert message is not None  # the rule refuses where there is none
-        content = None if chosen.change is None else chosen.change(copy(message), target)
-        seq, message_id = self._sequence.next(op.now_ms), str(uuid4())
-        moved = decide.redrive(message, target, seq, message_id, op.now_ms, op.wall_ms, content)
-        self._apply(op, source, [moved])
-        return Sent(message_id, seq)
+    def _redriver(self, op: Operation) -> decide.Redrive:
+        def make(message: StoredMessage, target: Queue, content: NewContent | None) -> Redriven:
+            new = (self._sequence.next(op.now_ms), str(uuid4()))
+            return decide.redrive(message, target, *new, op.now_ms, op.wall_ms, content)
+
+        return make
 
     async def start_move(self, task: MoveTask, *, caller: Caller = NOBODY) -> MoveTask:
         with self._operation():
@@ -781,12 +781,10 @@ class MemoryStore(OwnLeaseTime):
                 self._moves[task_id] = decide.step_scan(task, found, answers)
             elif task.status == "RUNNING":
                 messages = self._movable(task)[:count]
-                moves, self._moves[task_id] = decide.step_move(task, messages, count, self._find)
-                for message, target in moves:
-                    assert source is not None  # the message was found in it
-                    new = (self._sequence.next(op.now_ms), str(uuid4()))
-                    moved = decide.redrive(message, target, *new, op.now_ms, op.wall_ms)
-                    self._apply(op, self._of(source), [moved])
+                given = (task, messages, count, self._find, self._redriver(op))
+                moves, self._moves[task_id] = decide.step_move(*given)
+                if source is not None:
+                    self._apply(op, self._of(source), moves)
             return self._moves[task_id]
 
     async def cancel_move(self, task_id: str) -> MoveTask:

@@ -4,9 +4,9 @@ Both ends are a `Link`. What can be asked over it is a contract, a class whose m
 and results are written follows from these, so a new operation of the store needs nothing here. What comes about in one turn
 of the event loop leaves in one write, in both directions. Errors travel as themselves.
 
-Three things do not travel. A queue is named by its id and key, and the other end uses it as it stands there. A function (the
-edit of a queue, the change of a redriven message) is called on this side, and what it comes to is sent. And time stays with the
-store's owner: a remote store has nothing due, for its owner settles it.
+Three things do not travel. A queue is named by its id and key, and the other end uses it as it stands there. The edit of a queue,
+a function, is called on this side, and what it comes to is sent. And time stays with the store's owner: a remote store has
+nothing due, for its owner settles it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from veil.core.attempt import NOTHING_REPORTED, ReportedOutcome
 from veil.core.errors import QueueMissing, StoreError, StoreFailed, VeilError
 from veil.core.event import NOBODY
 from veil.core.lease import Deletion, Extension
-from veil.core.message import Caller, NewContent, NewMessage, Sent, StoredMessage
-from veil.core.queue import Chosen, MoveTask, Queue, QueueKey, QueueSettings, ScanStep, parse_arn
+from veil.core.message import Caller, NewMessage, Sent, StoredMessage
+from veil.core.queue import Queue, QueueKey, QueueSettings
 from veil.core.receipt import Receipt, ReceiptBook
-from veil.stores.store import NoEvents, QueueContent, Store, StoreEvents, peek_one
+from veil.stores.store import NoEvents, QueueContent, Store, StoreEvents
 
 _log = logging.getLogger(__name__)
 
@@ -377,29 +377,8 @@ class ContentChanged(StoreError):
     """The queue is not any more what an edit was made from."""
 
 
-class _Change(NamedTuple):
-    """A chosen message with what its change comes to, or why it is refused."""
-
-    seq: int
-    message_id: str
-    destination: QueueKey | None
-    content: NewContent | _WrittenError | None
-
-    def read(self) -> Chosen:
-        content = self.content
-        if content is None:
-            return Chosen(self.seq, self.message_id, self.destination)
-
-        def change(*_: Any) -> NewContent:
-            if isinstance(content, _WrittenError):
-                raise content.read()
-            return content
-
-        return Chosen(self.seq, self.message_id, self.destination, change)
-
-
 class ServedStore:
-    """The other end of a remote store: a store, and in another form the operations that take functions."""
+    """The other end of a remote store: a store, and in another form the operation that takes a function."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -418,23 +397,9 @@ class ServedStore:
         edited: Queue = await self.edit_queue(queue, edit)
         return edited
 
-    async def redrive_changes(
-        self, queue: Queue, changes: Sequence[_Change], *, caller: Caller = NOBODY
-    ) -> list[Sent | VeilError]:
-        """`redrive`, once the changes are made."""
-        return await self._store.redrive(queue, [each.read() for each in changes], caller=caller)
-
-    async def step_changes(
-        self, task_id: str, count: int, changes: Sequence[_Change] | None, scan: tuple[int, int, bool]
-    ) -> MoveTask:
-        """`step_move`, once the changes of what was found are made."""
-        found = None if changes is None else ScanStep([each.read() for each in changes], *scan)
-        return await self._store.step_move(task_id, count, found)
-
 
 _NOT_ASKED: Final = (
-    "open", "close", "begin_serving", "end_serving", "next_due_ms", "trouble_at", "edit_queue", "redrive", "step_move",
-    "share_heard",
+    "open", "close", "begin_serving", "end_serving", "next_due_ms", "trouble_at", "edit_queue", "share_heard",
 )  # fmt: skip
 _OPERATIONS: Final = type(
     "Operations", (), {name: each for name, each in vars(Store).items() if name not in _NOT_ASKED}
@@ -528,45 +493,6 @@ class RemoteStore(Store):
             except ContentChanged:
                 continue
             return edited
-
-    async def redrive(
-        self, queue: Queue, chosen: Sequence[Chosen], *, caller: Caller = NOBODY
-    ) -> list[Sent | VeilError]:
-        changes = await self._changes(queue, chosen)
-        answers: list[Sent | VeilError] = await self.link.ask(
-            "redrive_changes", queue, changes, caller=caller
-        )
-        return answers
-
-    async def step_move(self, task_id: str, count: int, found: ScanStep | None = None) -> MoveTask:
-        if found is None:
-            changes, scan = None, (0, 0, False)
-        else:
-            running = [task.source for task in await self.active_moves() if task.id == task_id]
-            queue = await self.find_queue(running[0]) if running else None
-            # Of a task that is over nothing is moved, nor of a queue that is gone.
-            changes = [] if queue is None else await self._changes(queue, found.chosen)
-            scan = found[1:]
-        task: MoveTask = await self.link.ask("step_changes", task_id, count, changes, scan)
-        return task
-
-    async def _changes(self, queue: Queue, chosen: Sequence[Chosen]) -> list[_Change]:
-        return [await self._change(queue, each) for each in chosen]
-
-    async def _change(self, queue: Queue, chosen: Chosen) -> _Change:
-        """The message's change as it stands now. Where message or destination is missing the store says so."""
-        content: Any = None
-        if chosen.change is not None:
-            message = await peek_one(self, queue, chosen.seq)
-            source = message.dead_letter_source if message is not None else None
-            goes_to = chosen.destination or (parse_arn(source) if source is not None else None)
-            target = None if goes_to is None else await self.find_queue(goes_to)
-            if message is not None and target is not None:
-                try:
-                    content = chosen.change(message, target)
-                except VeilError as refusal:
-                    content = refusal
-        return _Change(chosen.seq, chosen.message_id, chosen.destination, content)
 
 
 def _remote(method: Method) -> Callable[..., Any]:

@@ -78,7 +78,6 @@ from veil.core.lease import Deletion, HoldContent, HoldKey, HoldTally
 from veil.core.lease import Extension as Extension
 from veil.core.lease import Rotated as Rotated
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
-from veil.core.message import NewContent as NewContent
 from veil.core.queue import Chosen as Chosen
 from veil.core.queue import MoveTask, Queue, QueueCounts, QueueKey, QueueSettings, ScanStep
 from veil.core.receipt import Receipt, ReceiptBook

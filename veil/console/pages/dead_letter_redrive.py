@@ -26,13 +26,12 @@ from veil.console.web import Form, FormRefused, NotFound, NumberField, Role, pag
 from veil.core.errors import ArnRefused, VeilError
 from veil.core.lease import State
 from veil.core.limits import MOVE_RATE_MAX
-from veil.core.message import MessageAttribute, StoredMessage
+from veil.core.message import REDRIVEN_FROM, MessageAttribute, StoredMessage
 from veil.core.message_rules import Draft
 from veil.core.queue import Queue, QueueKey, parse_arn
 from veil.core.text import seq_number
 from veil.service import moves
 from veil.service.dead_letters import (
-    REDRIVEN_FROM,
     Letter,
     has_room_for_mark,
     read_letter,

@@ -4,7 +4,6 @@ messages, all of a call in one transaction."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from copy import copy
 from dataclasses import replace
 from uuid import uuid4
 
@@ -69,14 +68,9 @@ async def step(
         messages = [to_message(row) for row in rows]
     if task.destination is None:
         _need(tx, known, (decide.home_of(each, task.source) for each in messages))
-    moves, task = decide.step_move(task, messages, count, tx.find)
+    moves, task = decide.step_move(task, messages, count, tx.find, await _redriver(tx, len(messages)))
     if source is not None:
-        numbers = await tx.numbers(len(moves))
-        moved = [
-            await _redriven(tx, message, target, number)
-            for (message, target), number in zip(moves, numbers, strict=True)
-        ]
-        apply(tx, source, moved, caller)
+        await _apply(tx, source, moves, caller)
     return _advanced(tx, task)
 
 
@@ -112,20 +106,16 @@ async def redrive(
     _need(tx, known, (decide.home_of(each, queue.key) for each in homeward))
     answers: list[Sent | VeilError] = []
     moved: list[Redriven] = []
-    for one, number in zip(chosen, await tx.numbers(len(chosen)), strict=True):
-        message = messages.get(one.seq)
-        try:
-            target = decide.redrive_target(source.queue, one, message, tx.find)
-            assert message is not None  # the rule refuses without a message
-            content = None if one.change is None else one.change(copy(message), target)
-        except VeilError as refusal:
-            answers.append(refusal)
-            continue
-        del messages[one.seq]  # chosen twice, it is gone the second time
-        effect = await _redriven(tx, message, target, number, content)
-        moved.append(effect)
-        answers.append(Sent(effect.moved.message_id, effect.moved.seq))
-    apply(tx, source, moved, caller)
+    make = await _redriver(tx, len(chosen))
+    for one in chosen:
+        decided = decide.decide_redrive(source.queue, one, messages.get(one.seq), tx.find, make)
+        if isinstance(decided, VeilError):
+            answers.append(decided)
+        else:
+            del messages[one.seq]  # chosen twice, it is gone the second time
+            moved.append(decided)
+            answers.append(decided.sent)
+    await _apply(tx, source, moved, caller)
     return answers
 
 
@@ -138,12 +128,13 @@ async def discard(
     answers: list[VeilError | None] = []
     removed: list[Discarded] = []
     for seq, message_id in chosen:
-        try:
-            removed.append(decide.discard(message_id, seq, messages.get(seq)))
+        decided = decide.decide_discard(message_id, seq, messages.get(seq))
+        if isinstance(decided, VeilError):
+            answers.append(decided)
+        else:
             del messages[seq]  # chosen twice, it is gone the second time
+            removed.append(decided)
             answers.append(None)
-        except VeilError as refusal:
-            answers.append(refusal)
     apply(tx, source, removed, caller)
     return answers
 
@@ -163,11 +154,19 @@ def _need(tx: Transaction, known: KnownQueues, keys: Iterable[QueueKey | None]) 
         raise AlsoNeeded(missing)
 
 
-async def _redriven(
-    tx: Transaction, message: StoredMessage, target: Queue, number: int, content: NewContent | None = None
-) -> Redriven:
-    state: LockedQueue = tx.states[target.id]
-    if message.group is not None and not state.has_groups:
-        await queues.give_groups(tx, state)
-    seq = tx.seq(state, number)
-    return decide.redrive(message, target, seq, str(uuid4()), tx.now_ms, tx.wall_ms, content)
+async def _redriver(tx: Transaction, count: int) -> decide.Redrive:
+    numbers = iter(await tx.numbers(count))
+
+    def make(message: StoredMessage, target: Queue, content: NewContent | None) -> Redriven:
+        seq = tx.seq(tx.states[target.id], next(numbers))
+        return decide.redrive(message, target, seq, str(uuid4()), tx.now_ms, tx.wall_ms, content)
+
+    return make
+
+
+async def _apply(tx: Transaction, source: LockedQueue, moved: Sequence[Redriven], caller: Caller) -> None:
+    for effect in moved:
+        target = tx.states[effect.target.id]
+        if effect.moved.group is not None and not target.has_groups:
+            await queues.give_groups(tx, target)
+    apply(tx, source, moved, caller)

@@ -15,7 +15,7 @@ from veil.core.attempt import NOTHING_REPORTED, ReportedOutcome
 from veil.core.clock import Trouble
 from veil.core.effect import HolderSign, LeaseChange
 from veil.core.errors import VeilError
-from veil.core.event import Kind, LeaseFacts
+from veil.core.event import NOBODY, Kind, LeaseFacts
 from veil.core.lease import Deletion, Extension, Rotated, State, begun_after_ms
 from veil.core.limits import SECOND_MS
 from veil.core.message import Caller, HeldMessage
@@ -215,8 +215,9 @@ def undo_receive(
     db: Database,
     queue: Queue,
     receipts: Sequence[Receipt],
-    opened_ms: Sequence[int | None] | None,
-    caller: Caller,
+    *,
+    opened_ms: Sequence[int | None] | None = None,
+    caller: Caller = NOBODY,
 ) -> None:
     """Give back what a receive took whose answer never left."""
     state, now_ms = db.state_of(queue), db.clock.now_ms()

@@ -4,12 +4,13 @@ one by one, all that a call names in one transaction."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import replace
 from uuid import uuid4
 
 from veil.core import decide
+from veil.core.effect import Redriven
 from veil.core.errors import MoveTaskMissing, MoveTaskRunning, VeilError
+from veil.core.event import NOBODY
 from veil.core.message import Caller, NewContent, Sent, StoredMessage
 from veil.core.queue import Chosen, MoveTask, Queue, ScanStep
 from veil.core.sequence import expired_below
@@ -39,13 +40,12 @@ def step(db: Database, task_id: str, count: int, found: ScanStep | None) -> Move
         source = db.by_key.get(task.source)
         caller = decode_caller(db.execute(Q.move_caller, (task.id,)).get)
         if found is not None:
-            answers = redrive(db, source.queue, found.chosen, caller) if source else []
+            answers = redrive(db, source.queue, found.chosen, caller=caller) if source else []
             return _advance(db, decide.step_scan(task, found, answers))
         messages = _oldest_visible(db, source, count) if source else []
-        moves, task = decide.step_move(task, messages, count, db.find)
-        for message, target in moves:
-            assert source is not None  # the messages are its own
-            _redrive(db, source, message, target, caller)
+        moves, task = decide.step_move(task, messages, count, db.find, _redriver(db))
+        if source is not None:
+            apply(db, source, moves, db.clock.now_ms(), caller)
     elif task.status == "CANCELLING":
         task = replace(task, status="CANCELLED")
     return _advance(db, task)
@@ -78,36 +78,36 @@ def _oldest_visible(db: Database, source: CachedQueue, count: int) -> list[Store
     return [to_message(row) for row in rows]
 
 
-def redrive(db: Database, queue: Queue, chosen: Sequence[Chosen], caller: Caller) -> list[Sent | VeilError]:
+def redrive(
+    db: Database, queue: Queue, chosen: Sequence[Chosen], *, caller: Caller = NOBODY
+) -> list[Sent | VeilError]:
     """Move the chosen messages, each on its own."""
     source = db.state_of(queue)
-    moved: list[Sent | VeilError] = []
+    answers: list[Sent | VeilError] = []
     for one in chosen:
         message = _chosen(db, source, one.seq)
-        try:
-            target = decide.redrive_target(source.queue, one, message, db.find)
-            assert message is not None  # the rule refuses where there is none
-            content = None if one.change is None else one.change(copy(message), target)
-        except VeilError as refusal:
-            moved.append(refusal)
-            continue
-        moved.append(_redrive(db, source, message, target, caller, content))
-    return moved
+        decided = decide.decide_redrive(source.queue, one, message, db.find, _redriver(db))
+        if isinstance(decided, VeilError):
+            answers.append(decided)
+        else:
+            apply(db, source, [decided], db.clock.now_ms(), caller)
+            answers.append(decided.sent)
+    return answers
 
 
 def discard(
-    db: Database, queue: Queue, chosen: Sequence[tuple[int, str]], caller: Caller
+    db: Database, queue: Queue, chosen: Sequence[tuple[int, str]], *, caller: Caller = NOBODY
 ) -> list[VeilError | None]:
     """Remove the chosen messages, each on its own."""
     source = db.state_of(queue)
     answers: list[VeilError | None] = []
     for seq, message_id in chosen:
-        try:
-            removed = decide.discard(message_id, seq, _chosen(db, source, seq))
-            apply(db, source, [removed], db.clock.now_ms(), caller)
+        decided = decide.decide_discard(message_id, seq, _chosen(db, source, seq))
+        if isinstance(decided, VeilError):
+            answers.append(decided)
+        else:
+            apply(db, source, [decided], db.clock.now_ms(), caller)
             answers.append(None)
-        except VeilError as refusal:
-            answers.append(refusal)
     return answers
 
 
@@ -119,16 +119,12 @@ def _chosen(db: Database, source: CachedQueue, seq: int) -> StoredMessage | None
     return None if row is None else to_message(row)
 
 
-def _redrive(
-    db: Database,
-    source: CachedQueue,
-    message: StoredMessage,
-    target: Queue,
-    caller: Caller,
-    content: NewContent | None = None,
-) -> Sent:
+def _redriver(db: Database) -> decide.Redrive:
     now_ms, wall_ms = db.clock.now_ms(), db.clock.wall_ms()
-    seq, message_id = db.sequence.next(now_ms), str(uuid4())
-    moved = decide.redrive(message, target, seq, message_id, now_ms, wall_ms, content)
-    apply(db, source, [moved], now_ms, caller)
-    return Sent(message_id, seq)
+
+    def make(message: StoredMessage, target: Queue, content: NewContent | None) -> Redriven:
+        return decide.redrive(
+            message, target, db.sequence.next(now_ms), str(uuid4()), now_ms, wall_ms, content
+        )
+
+    return make

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import apsw
 
 from veil.core.attempt import NOTHING_REPORTED, ReportedOutcome
 from veil.core.clock import Clock, ClockMark, LeaseTime, Trouble
-from veil.core.effect import HolderSign
 from veil.core.errors import StoreDamaged, StoreError, VeilError
 from veil.core.event import NOBODY
 from veil.core.lease import Deletion, HoldContent, HoldKey, HoldTally
@@ -33,7 +33,6 @@ from veil.stores.sqlite.messages import Peek, peek_next, receive, send
 from veil.stores.sqlite.opening import connect, open_database
 from veil.stores.sqlite.outbox import SqliteOutbox
 from veil.stores.store import (
-    Chosen,
     ExportPlan,
     Extension,
     NoEvents,
@@ -46,6 +45,7 @@ from veil.stores.store import (
     sources_of,
 )
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
@@ -62,6 +62,18 @@ def _seen(done: asyncio.Future[Any]) -> None:
     """Take note of an error that nobody waits for: a store that failed says so."""
     if not done.cancelled():
         done.exception()
+
+
+def _on_queue(
+    work: Callable[Concatenate[Database, Queue, P], T],
+) -> Callable[Concatenate[SqliteStore, Queue, P], Coroutine[Any, Any, T]]:
+    """An operation on a queue that does this work once everything due there has happened."""
+
+    async def call(self: SqliteStore, queue: Queue, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        await self._settled(queue)
+        return await self._do(partial(work, self._db, queue, *args, **kwargs))
+
+    return call
 
 
 class SqliteStore(OwnLeaseTime):
@@ -366,22 +378,11 @@ class SqliteStore(OwnLeaseTime):
     ) -> Awaitable[list[Rotated | VeilError]]:
         return self._change(queue, leases.rotate, extensions, caller)
 
-    async def undo_receive(
-        self,
-        queue: Queue,
-        receipts: Sequence[Receipt],
-        *,
-        opened_ms: Sequence[int | None] | None = None,
-        caller: Caller = NOBODY,
-    ) -> None:
-        await self._settled(queue)
-        await self._do(leases.undo_receive, self._db, queue, receipts, opened_ms, caller)
+    undo_receive = _on_queue(leases.undo_receive)
+    note_holders = _on_queue(leases.note_holders)
 
     async def share_heard(self, packed: bytes) -> list[bytes | None]:
         return []
-
-    async def note_holders(self, queue: Queue, signs: Sequence[HolderSign]) -> None:
-        await self._do(leases.note_holders, self._db, queue, signs)
 
     async def purge(self, queue: Queue, *, rest_ms: int, caller: Caller = NOBODY) -> None:
         await self._settled(queue)
@@ -439,8 +440,7 @@ class SqliteStore(OwnLeaseTime):
 
     # ---- holds
 
-    async def open_stream(self, queue: Queue, stream: str, owner: str) -> None:
-        await self._do(holds.open_stream, self._db, queue, stream, owner)
+    open_stream = _on_queue(holds.open_stream)
 
     async def receive_hold(
         self, queue: Queue, key: HoldKey, count: int, *, visibility_s: int, caller: Caller = NOBODY
@@ -472,17 +472,8 @@ class SqliteStore(OwnLeaseTime):
 
     # ---- chosen redrives
 
-    async def redrive(
-        self, queue: Queue, chosen: Sequence[Chosen], *, caller: Caller = NOBODY
-    ) -> list[Sent | VeilError]:
-        await self._settled(queue)
-        return await self._do(moves.redrive, self._db, queue, chosen, caller)
-
-    async def discard(
-        self, queue: Queue, chosen: Sequence[tuple[int, str]], *, caller: Caller = NOBODY
-    ) -> list[VeilError | None]:
-        await self._settled(queue)
-        return await self._do(moves.discard, self._db, queue, chosen, caller)
+    redrive = _on_queue(moves.redrive)
+    discard = _on_queue(moves.discard)
 
     # ---- the journal
 
