@@ -292,4 +292,4 @@ def some_overview(findings: Findings) -> Overview:
         Trouble(at_ms + 36_000_000, at_ms + 39_600_000, "database"),
     )
     made_at = datetime(2026, 11, 15, 6, 13, tzinfo=UTC)
-    return Overview(made_at, BEGIN, END, lives, some_examples(), "4.3.0", troubles=troubles)
+    return Overview(made_at, BEGIN, END, lives, some_examples(), troubles=troubles)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,9 +13,6 @@ from tests.pipeline.test_report_overview import telling_lives
 from veil.cli.main import run
 from veil.core.findings import FILE, Findings, encode
 from veil.journal.storage import Storage
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Captured = pytest.CaptureFixture[str]
 
@@ -46,9 +42,7 @@ def test_findings_that_cannot_be_read_are_named(data: Path, capsys: Captured):
     assert "timeouts.json is not readable" in capsys.readouterr().err
 
 
-def test_groups_of_dead_letters_that_cannot_be_read_are_named(
-    spark: SparkSession, data: Path, capsys: Captured
-):
+def test_groups_of_dead_letters_that_cannot_be_read_are_named(data: Path, capsys: Captured):
     tables = Storage.at(data / "tables")
     tables.write(FILE, encode(some_findings()))
     tables.write("dead_letters.parquet", b"half of it")
@@ -64,12 +58,12 @@ def test_a_place_where_no_file_can_be_is_refused_at_once(data: Path, out: str, c
 
 
 def test_the_page_is_written_and_the_table_printed(
-    spark: SparkSession, data: Path, journal_place: Storage, tables_place: Storage, capsys: Captured
+    data: Path, journal_place: Storage, tables_place: Storage, capsys: Captured
 ):
     from veil.pipeline.lifecycles.run import run_lifecycles
 
     write_segment_of(journal_place, journal_of(*telling_lives()))
-    run_lifecycles(spark, journal_place, tables_place)
+    run_lifecycles(lambda: pytest.fail("so little needs no Spark"), journal_place, tables_place)
     day = "2026-01-01T00:00:00+00:00"
     found = [a_finding(queue, since=day, until=day) for queue in ("orders", "thumbnails")]
     tables_place.write(FILE, encode(Findings(1, day, 0.001, found)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,9 +21,6 @@ from veil.journal.storage import Storage
 from veil.pipeline.lifecycles.run import run_lifecycles
 from veil.pipeline.lifecycles.tables import ATTEMPT, HOW
 from veil.pipeline.report.overview import Overview, collect_overview
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 BEGIN = datetime.fromtimestamp(START_MS / 1000, UTC)
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
@@ -54,7 +50,6 @@ def telling_lives(at: int = START_MS) -> list[MessageStory]:
 
 
 def overview_of(
-    spark: SparkSession,
     journal: Storage,
     tables: Storage,
     stories: list[MessageStory],
@@ -62,13 +57,11 @@ def overview_of(
     since: datetime | None = None,
 ) -> Overview:
     write_segment_of(journal, journal_of(*stories))
-    run_lifecycles(spark, journal, tables)
-    return collect_overview(spark, tables, since=since, now=NOW)
+    run_lifecycles(lambda: pytest.fail("so little needs no Spark"), journal, tables)
+    return collect_overview(tables, since=since, now=NOW)
 
 
-def test_counts_totals_and_examples_of_a_short_time(
-    spark: SparkSession, journal_place: Storage, tables_place: Storage
-):
+def test_counts_totals_and_examples_of_a_short_time(journal_place: Storage, tables_place: Storage):
     stories = telling_lives()
     # The second was before anything happened here.
     for from_s, to_s, kind in ((20, 32, "restart"), (-90, -80, "disk")):
@@ -76,7 +69,7 @@ def test_counts_totals_and_examples_of_a_short_time(
             "trouble", START_MS + to_s * S, 0, queue="", deadline=START_MS + from_s * S, outcome=kind
         )
         stories[0].events.append(trouble)
-    found = overview_of(spark, journal_place, tables_place, stories)
+    found = overview_of(journal_place, tables_place, stories)
 
     assert found.collected_at == NOW
     totals = found.totals
@@ -117,11 +110,9 @@ def test_counts_totals_and_examples_of_a_short_time(
     assert renewed.leases[0].last_extended_at == BEGIN + timedelta(seconds=101)
 
 
-def test_some_days_are_drawn_by_the_hour(spark: SparkSession, journal_place: Storage, tables_place: Storage):
+def test_some_days_are_drawn_by_the_hour(journal_place: Storage, tables_place: Storage):
     stories = [plain(START_MS + hour * HOUR_MS) for hour in (5, 5 + 24, 5 + 47)]
-    found = overview_of(
-        spark, journal_place, tables_place, [*stories, plain(START_MS + 9 * HOUR_MS, queue="other")]
-    )
+    found = overview_of(journal_place, tables_place, [*stories, plain(START_MS + 9 * HOUR_MS, queue="other")])
 
     assert found.since == BEGIN + timedelta(hours=5)
     assert found.until == BEGIN + timedelta(hours=53)
@@ -137,9 +128,9 @@ def test_some_days_are_drawn_by_the_hour(spark: SparkSession, journal_place: Sto
 
 
 @pytest.mark.soak
-def test_a_year_is_drawn_by_several_days(spark: SparkSession, journal_place: Storage, tables_place: Storage):
+def test_a_year_is_drawn_by_several_days(journal_place: Storage, tables_place: Storage):
     found = overview_of(
-        spark, journal_place, tables_place, [plain(START_MS + day * DAY_MS) for day in (0, 100, 360)]
+        journal_place, tables_place, [plain(START_MS + day * DAY_MS) for day in (0, 100, 360)]
     )
 
     (orders,) = found.queues
@@ -150,18 +141,24 @@ def test_a_year_is_drawn_by_several_days(spark: SparkSession, journal_place: Sto
     assert found.until == BEGIN + timedelta(days=361)
 
 
-def test_only_the_time_that_is_asked_for_is_told(
-    spark: SparkSession, journal_place: Storage, tables_place: Storage
-):
+def test_only_the_time_that_is_asked_for_is_told(journal_place: Storage, tables_place: Storage):
     stories = [plain(START_MS + day * DAY_MS) for day in (0, 3, 5)]
-    found = overview_of(spark, journal_place, tables_place, stories, since=BEGIN + timedelta(days=3))
+    found = overview_of(journal_place, tables_place, stories, since=BEGIN + timedelta(days=3))
 
     assert found.totals["sent"] == 2
     assert found.since == BEGIN + timedelta(days=3)
 
 
-@pytest.mark.usefixtures("spark")
-def test_empty_tables_give_an_empty_overview(spark: SparkSession, tables_place: Storage):
-    assert collect_overview(spark, tables_place, now=NOW) == Overview(
-        NOW, None, None, spark_version=spark.version
-    )
+def test_a_queue_whose_messages_were_all_sent_before_that_time_is_left_out(
+    journal_place: Storage, tables_place: Storage
+):
+    at = START_MS + 2 * HOUR_MS
+    earlier = a_message(START_MS - HOUR_MS, queue="other").received(at).deleted(at + 9 * S)
+    found = overview_of(journal_place, tables_place, [plain(at), earlier], since=BEGIN)
+
+    assert [life.key.name for life in found.queues] == ["orders"]
+    assert found.totals["sent"] == 1
+
+
+def test_empty_tables_give_an_empty_overview(tables_place: Storage):
+    assert collect_overview(tables_place, now=NOW) == Overview(NOW, None, None)

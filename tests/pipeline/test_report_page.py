@@ -64,7 +64,7 @@ def test_names_from_data_are_text_wherever_they_stand():
         replace(first, kind=kind, queue=HOSTILE, message_id=HOSTILE, message_type=HOSTILE, leases=leases)
         for kind in kinds
     )
-    page = page_of(findings, replace(overview, examples=examples, spark_version=HOSTILE))
+    page = page_of(findings, replace(overview, examples=examples))
 
     tree = tree_of(page)
     assert {each.tag for each in tree.iter()}.isdisjoint(

@@ -157,7 +157,7 @@ def run_pipeline(folder: Path, target: float, go: threading.Event) -> None:
         told("lifecycles", events=ran.events, segments=ran.segments, outcomes=outcomes)
         findings = run_timeouts(tables, target=target, policies=SCHEDULES)
         told("timeouts")
-        overview = collect_overview(spark, tables)
+        overview = collect_overview(tables)
         (folder / "report.html").write_text(render_html(findings, overview), encoding="utf-8")
         told("report", summary=summary(findings, overview))
 

@@ -18,7 +18,7 @@ from veil.cli.failures import CommandFailed
 from veil.cli.options import AsJson, option
 from veil.cli.output import echo_err, echo_json
 from veil.cli.pipeline import pipeline_app
-from veil.cli.pipeline.options import spark_session, with_spark, with_tables
+from veil.cli.pipeline.options import with_tables
 from veil.cli.timeouts import read_findings, show_findings
 from veil.consumer.renewal import Adaptive, Buffered, Heartbeat
 from veil.consumer.renewal.policies import LIFETIME_S, RenewalPolicy, Window
@@ -27,7 +27,6 @@ from veil.words import parsed
 if TYPE_CHECKING:
     from veil.core.findings import Findings
     from veil.journal.storage import Storage
-    from veil.pipeline.spark.session import SparkSettings
     from veil.pipeline.timeouts.recommendation import Schedule, ScheduledRenewal
 
 _LIFETIME_MARGIN_S: Final = 1  # as the keeper leaves it
@@ -159,11 +158,9 @@ def timeouts(
 
 
 @pipeline_app.command("report", epilog="Example: veil pipeline report --out report.html")
-@with_spark
 @with_tables
 def report(
     tables: Storage,
-    spark: SparkSettings,
     out: Path = option(
         "--out FILE",
         "Where to write the report: one self-contained HTML file.",
@@ -177,9 +174,8 @@ def report(
     from veil.pipeline.report.summary import summary
 
     _check_writable(out)
-    findings = read_findings(tables)  # before Spark is started for nothing
-    with spark_session(spark, "report", quiet=as_json) as session:
-        overview = collect_overview(session, tables, since=_begin(findings))
+    findings = read_findings(tables)
+    overview = collect_overview(tables, since=_begin(findings))
     _write(out, render_html(findings, overview))
     if as_json:
         echo_json({**summary(findings, overview), "report": str(out.resolve())})

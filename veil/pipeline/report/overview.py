@@ -1,34 +1,66 @@
-"""Collect what the report shows besides the findings: sums, timelines and a few example messages, in few jobs and few rows."""
+"""Collect what the report shows besides the findings: sums, timelines and a few example messages.
+
+This process reads them from the tables' files: the sums are few rows, and of the leases a few columns of seven days.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from itertools import chain
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import pyarrow as pa
+from pyarrow import compute as pc
 
 from veil.core.clock import Trouble
 from veil.core.queue import QueueKey
+from veil.core.sequence import instant_of
 from veil.pipeline.dead_letters.analysis import DeadLetterGroup, read_groups
-from veil.pipeline.lifecycles.tables import COUNTS, LAPSED
-from veil.pipeline.sql import F
+from veil.pipeline.lifecycles.columns import read_rows
+from veil.pipeline.lifecycles.store import TABLES, check_files, load_manifest
+from veil.pipeline.lifecycles.tables import COUNTS, DAYS, HOUR_MS, HOURS, LAPSED, arrow_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
     from veil.journal.storage import Storage
+    from veil.pipeline.lifecycles.store import Manifest
 
-# What a timeline counts, and the columns of the sums that it is.
-SERIES: Final[Mapping[str, Sequence[str]]] = {
-    "sent": ("sent",),
-    "deleted": ("messages_deleted",),
-    "lapses": LAPSED,
-    "duplicates": ("duplicates",),
-    "dead_lettered": ("dead_lettered",),
+_HOW, _OUTCOME = pc.field("how"), pc.field("outcome")
+_TWICE: Final = pc.field("overrun") & (_HOW == "superseded") & ~_OUTCOME.isin(["failed", "given_back"])
+
+
+class Series(NamedTuple):
+    """What a timeline counts: columns of the sums, or the rows of a table that meet a condition, at an instant."""
+
+    sums: Sequence[str]
+    table: str
+    where: Any
+    at: str = "ended_at"
+
+
+SERIES: Final = {
+    "sent": Series(["sent"], "messages", pc.scalar(True), "sent_at"),
+    "deleted": Series(["messages_deleted"], "messages", _OUTCOME == "deleted"),
+    "lapses": Series(LAPSED, "leases", _HOW.isin(LAPSED)),
+    "duplicates": Series(["duplicates"], "leases", _TWICE),
+    "dead_lettered": Series(["dead_lettered"], "leases", _HOW == "dead_lettered"),
 }
-# Why a message is shown as an example, the most telling first.
-KINDS: Final = ("duplicate", "crash", "dead_letter", "renewed")
+# Why a message is shown as an example, the most telling first: by which of its leases, and what the best has most (1) or
+# least (-1) of.
+KINDS: Final = {
+    "duplicate": (_TWICE, {"processing_ms": 1}),
+    # A first lease without renewals shows best what a crash costs.
+    "crash": (
+        _HOW.isin(LAPSED) & (_OUTCOME == "crashed"),
+        {"delivery": -1, "extensions": -1, "recovery_ms": 1},
+    ),
+    "dead_letter": (_HOW == "dead_lettered", {"delivery": 1, "held_ms": 1}),
+    "renewed": ((_HOW == "deleted") & (pc.field("extensions") > 0), {"extensions": 1, "held_ms": 1}),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +140,6 @@ class Overview:
     until: datetime | None
     queues: tuple[QueueLife, ...] = ()
     examples: tuple[Example, ...] = ()
-    spark_version: str = ""
     dead_letters: tuple[DeadLetterGroup, ...] = ()  # of the last analysis
     troubles: tuple[Trouble, ...] = ()  # of the server itself, in this time
     totals: Counter[str] = field(init=False, default_factory=Counter)  # of all queues
@@ -118,79 +149,86 @@ class Overview:
             self.totals.update(queue.totals)
 
 
+T = TypeVar("T")
 Row = dict[str, Any]
 
-
-def _rows(table: DataFrame) -> list[Row]:
-    """The rows by Arrow, which tells instants with their zone; Spark's own rows have them without."""
-    found: list[Row] = table.toArrow().to_pylist()
-    return found
-
-
-_BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _HOUR: Final = timedelta(hours=1)
 _DAY: Final = timedelta(days=1)
 
 # Hours are drawn up to so many days, beyond that days; in less than so many hours, the events themselves.
 _HOURLY_MAX: Final = timedelta(days=12)
 _EVENTS_MAX: Final = timedelta(hours=6)
+_KEPT_MAX: Final = timedelta(days=15)  # no queue keeps a message for longer
 _SLOTS_MAX: Final = 96
 _SLOTS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600)
 _GROUPS_MAX: Final = 50
+_FILES_AT_ONCE: Final = 8
 
 _KEY: Final = ("region", "account", "queue")
+_TOLD_BY: Final = ("how", "outcome", "overrun")
+_OF_MESSAGE: Final = ("queue", "seq", "message_id", "message_type", "sent_at", "outcome", "ended_at")
 
 
 def collect_overview(
-    spark: SparkSession, tables: Storage, *, since: datetime | None = None, now: datetime | None = None
+    tables: Storage, *, since: datetime | None = None, now: datetime | None = None
 ) -> Overview:
     """What the tables hold of the time since then (all of it without one)."""
-    from veil.pipeline.lifecycles.store import load_manifest, read_table
+    manifest = load_manifest(tables)
 
-    def sums_of(name: str, step: timedelta) -> DataFrame:
-        table = read_table(spark, tables, name).withColumnRenamed("hour", "at")
+    def known(parts: Iterable[tuple[int, Sequence[str]]], step: timedelta) -> dict[datetime, Sequence[str]]:
+        begun = ((_EPOCH + part * step, files) for part, files in parts if files)
         # The row of an hour or a day that has begun before counts whole.
-        return table if since is None else table.where(F.col("at") > since - step)
+        return {at: files for at, files in begun if since is None or at > since - step}
 
     now, groups = now or datetime.now(UTC), tuple(read_groups(tables, _GROUPS_MAX))
-    sums = sums_of("queue_days", _DAY)
-    begin, last = _ends(sums)
-    if begin is None or last is None:
-        return Overview(now, None, None, spark_version=spark.version, dead_letters=groups)
-    end = last + _DAY
+    level, parts = DAYS, known(manifest.days.items(), _DAY)
+    if not parts:
+        return Overview(now, None, None, dead_letters=groups)
+    begin, end = min(parts), max(parts) + _DAY
     slot = _DAY * -(-((end - begin) // _DAY) // _SLOTS_MAX)
     if end - begin <= _HOURLY_MAX:
-        sums, slot = sums_of("queue_hours", _HOUR), _HOUR
-    rows = _by_slot(sums, begin, slot, *(F.sum(name).alias(name) for name in COUNTS))
-    numbers = [row["slot"] for row in rows]
-    if numbers and slot == _HOUR:
-        begin, end = begin + slot * min(numbers), begin + slot * (max(numbers) + 1)
+        hours = ((part, hour.queue_hours) for part, hour in manifest.hours.items())
+        level, parts, slot = HOURS, known(hours, _HOUR), _HOUR
+        if parts:
+            begin, end = min(parts), max(parts) + _HOUR
     totals: dict[QueueKey, Counter[str]] = {}
-    for row in rows:
-        totals.setdefault(_key(row), Counter()).update({name: row[name] for name in COUNTS})
-    timelines = _timelines(rows, SERIES, totals, begin, end, slot)
-    leases, messages = (read_table(spark, tables, name) for name in ("leases", "messages"))
-    if totals and end - begin <= _EVENTS_MAX:
-        events = _events(leases, messages).where(F.col("at") >= begin - _HOUR)
-        first, last = _ends(events)
-        if first is not None and last is not None:
-            slots = (timedelta(seconds=each) for each in _SLOTS_S)
-            slot = next((each for each in slots if (last - first) / each <= _SLOTS_MAX), _HOUR)
-            begin = first - (first - _BEGIN) % slot
-            end = begin + slot * ((last - begin) // slot + 1)
-            counts = (F.count_if(F.col("series") == name).alias(name) for name in SERIES)
-            rows = _by_slot(events, begin, slot, *counts)
-            columns = {name: (name,) for name in SERIES}
-            timelines = _timelines(rows, columns, totals, begin, end, slot, by_send=False)
+    counts: list[tuple[QueueKey, str, int, int]] = []  # queue, series, slot and number
+    for row in _sums(tables, level, parts, begin, slot):
+        key = _key(row)
+        totals.setdefault(key, Counter()).update({name: row[f"{name}_sum"] for name in COUNTS})
+        for series, of in SERIES.items():
+            counts.append((key, series, row["slot"], sum(row[f"{name}_sum"] for name in of.sums)))
+    is_short = bool(totals) and end - begin <= _EVENTS_MAX
+    events = _events(tables, manifest, begin - _HOUR) if is_short else []
+    if events:
+        first, last = min(row["at_min"] for row in events), max(row["at_max"] for row in events)
+        slots = (timedelta(seconds=each) for each in _SLOTS_S)
+        slot = next((each for each in slots if (last - first) / each <= _SLOTS_MAX), _HOUR)
+        begin = first - (first - _EPOCH) % slot
+        end = begin + slot * ((last - begin) // slot + 1)
+        counts = [
+            (_key(row), row["series"], (row["at_min"] - begin) // slot, row["at_count"]) for row in events
+        ]
+    lines = {key: {series: [0] * -(-(end - begin) // slot) for series in SERIES} for key in sorted(totals)}
+    for key, series, number, count in counts:
+        if key in lines:  # else all messages of the queue were sent before this time
+            lines[key][series][number] += count
     return Overview(
         now, begin, end,
-        tuple(QueueLife(key, totals[key], timelines[key]) for key in sorted(totals)),
-        tuple(collect_examples(leases, messages, end)),
-        spark.version,
+        tuple(
+            QueueLife(
+                key,
+                totals[key],
+                QueueTimeline(begin, slot, {name: tuple(each) for name, each in own.items()}, not events),
+            )
+            for key, own in lines.items()
+        ),
+        tuple(_examples(tables, manifest, end)),
         groups,
         tuple(
             each
-            for each in load_manifest(tables).troubles
+            for each in manifest.troubles
             if each.to_ms > begin.timestamp() * 1000 and each.from_ms < end.timestamp() * 1000
         ),
     )  # fmt: skip
@@ -200,53 +238,59 @@ def _key(row: Row) -> QueueKey:
     return QueueKey(row["region"], row["account"], row["queue"])
 
 
-def _ends(table: DataFrame) -> tuple[datetime | None, datetime | None]:
-    (row,) = _rows(table.agg(F.min("at").alias("first"), F.max("at").alias("last")))
-    return row["first"], row["last"]
+def _each_file(
+    tables: Storage, table: str, files: Sequence[str], columns: Collection[str], make: Callable[[pa.Table], T]
+) -> list[T]:
+    """What is made of each file's rows, with those of the columns that the table has; few files are in memory at a time."""
+    check_files(tables, table, files)
+    schema = pa.schema([field for field in arrow_schema(TABLES[table]) if field.name in columns])
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        return list(pool.map(lambda file: make(read_rows(tables, file, schema)), files))
 
 
-def _by_slot(table: DataFrame, begin: datetime, slot: timedelta, *counts: Column) -> list[Row]:
+def _by_queue(rows: pa.Table, by: Sequence[str], *aggregates: tuple[str, str]) -> list[Row]:
+    """The rows aggregated by queue and these columns; in one thread, so that `last` follows their order."""
+    grouped = rows.unify_dictionaries().group_by([*_KEY, *by], use_threads=False)
+    found: list[Row] = grouped.aggregate(aggregates).to_pylist()
+    return found
+
+
+def _sums(
+    tables: Storage, level: str, parts: Mapping[datetime, Sequence[str]], begin: datetime, slot: timedelta
+) -> list[Row]:
     """The counts by queue and slot, which are numbered from the beginning on."""
-    passed_us = F.unix_micros("at") - F.unix_micros(F.lit(begin))
-    number = F.floor(passed_us / F.lit(slot // timedelta(microseconds=1))).cast("int")
-    return _rows(table.groupBy(*_KEY, number.alias("slot")).agg(*counts))
+
+    def with_slot(rows: pa.Table) -> pa.Table:
+        passed_us = pc.subtract(rows["hour"], pa.scalar(begin, rows["hour"].type)).cast(pa.int64())
+        return rows.append_column("slot", pc.divide(passed_us, slot // timedelta(microseconds=1)))
+
+    files = [file for files in parts.values() for file in files]
+    found = _each_file(tables, level, files, ("hour", *_KEY, *COUNTS), with_slot)
+    return _by_queue(pa.concat_tables(found), ["slot"], *((name, "sum") for name in COUNTS)) if found else []
 
 
-def _timelines(
-    rows: Sequence[Row], columns: Mapping[str, Sequence[str]], keys: Iterable[QueueKey], begin: datetime, end: datetime,
-    slot: timedelta, *, by_send: bool = True,
-) -> dict[QueueKey, QueueTimeline]:  # fmt: skip
-    """A timeline for each of the queues, also those without a row. It begins with the first slot that has one."""
-    slots, first = -(-(end - begin) // slot), min((row["slot"] for row in rows), default=0)
-    counts = {key: {series: [0] * slots for series in SERIES} for key in keys}
-    for row in rows:
-        for series, names in columns.items():
-            counts[_key(row)][series][row["slot"] - first] += sum(row[name] for name in names)
-    return {
-        key: QueueTimeline(begin, slot, {name: tuple(each) for name, each in own.items()}, by_send)
-        for key, own in counts.items()
-    }
+def _events(tables: Storage, manifest: Manifest, since: datetime) -> list[Row]:
+    """How often what a timeline counts happened since then, by queue and second, with the first and last instant of it."""
+    found: list[Row] = []
+    for name, (_, table, where, at) in SERIES.items():
+        wanted = where & (pc.field(at) >= since)
+
+        def counted(rows: pa.Table, wanted: Any = wanted, at: str = at) -> list[Row]:
+            rows = rows.filter(wanted).rename_columns({at: "at"})
+            second = pc.divide(rows["at"].cast(pa.int64()), 1_000_000)
+            aggregates = [("at", each) for each in ("min", "max", "count")]
+            return _by_queue(rows.append_column("second", second), ["second"], *aggregates)
+
+        files = _sent_since(manifest, table, since - _KEPT_MAX)
+        for rows in _each_file(tables, table, files, {*_KEY, at, *_TOLD_BY}, counted):
+            found += (row | {"series": name} for row in rows)
+    return found
 
 
-def _done_twice() -> Column:
-    is_over = F.col("outcome").isin("failed", "given_back")
-    return F.col("overrun") & (F.col("how") == "superseded") & ~is_over
-
-
-def _events(leases: DataFrame, messages: DataFrame) -> DataFrame:
-    """One row for each thing that a timeline counts: queue, series and instant."""
-
-    def picked(table: DataFrame, series: str, at: str, where: Column) -> DataFrame:
-        found = table.where(where & F.col(at).isNotNull())
-        return found.select(*_KEY, F.lit(series).alias("series"), F.col(at).alias("at"))
-
-    return (
-        picked(messages, "sent", "sent_at", F.lit(True))
-        .unionByName(picked(messages, "deleted", "ended_at", F.col("outcome") == "deleted"))
-        .unionByName(picked(leases, "dead_lettered", "ended_at", F.col("how") == "dead_lettered"))
-        .unionByName(picked(leases, "lapses", "ended_at", F.col("how").isin(*LAPSED)))
-        .unionByName(picked(leases, "duplicates", "ended_at", _done_twice()))
-    )
+def _sent_since(manifest: Manifest, table: str, since: datetime) -> list[str]:
+    """The files of `leases` or `messages` with what was sent in these hours."""
+    hours = ((_EPOCH + part * _HOUR, hour) for part, hour in manifest.hours.items())
+    return [file for at, hour in hours if at >= since for file in getattr(hour, table)]
 
 
 # ---- examples: one whose work was done twice, one lost with its holder, a dead letter, a renewed one
@@ -255,55 +299,56 @@ _RECENT: Final = timedelta(days=7)  # a year of leases is not read for a few dra
 _EACH_MAX: Final = 2
 
 
-def collect_examples(leases: DataFrame, messages: DataFrame, until: datetime) -> list[Example]:
+def _examples(tables: Storage, manifest: Manifest, until: datetime) -> Iterator[Example]:
     """The examples from the last days before `until`, the most telling kind first."""
-    recent = F.col("hour") >= until - _RECENT
-    picks = _picked(leases.where(recent))
-    if not picks:
-        return []
-    own = F.col("seq").isin(list(picks)) & recent
+    picks = _picked(tables, _sent_since(manifest, "leases", until - _RECENT))
+    hours = [manifest.hours[part] for part in {instant_of(seq) // HOUR_MS for seq in picks}]
+
+    def rows_of(table: str, columns: Collection[str]) -> list[Row]:
+        files = [file for hour in hours for file in getattr(hour, table)]
+        own = pc.field("seq").isin(list(picks))
+        found = _each_file(tables, table, files, columns, lambda rows: rows.filter(own).to_pylist())
+        return list(chain.from_iterable(found))
+
     names = [each.name for each in fields(ExampleLease)]
-    bars_of: dict[int, list[ExampleLease]] = {}
-    found = leases.where(own & F.col("received_at").isNotNull()).fillna(0, ["held_ms"])
-    for row in _rows(found.select("seq", *names).orderBy("delivery")):
-        bars_of.setdefault(row.pop("seq"), []).append(ExampleLease(**row))
-    found_messages = _rows(messages.where(own))
-    examples = []
+    leases = sorted(rows_of("leases", {"seq", *names}), key=itemgetter("delivery"))
+    messages = rows_of("messages", _OF_MESSAGE)
     for seq, (kind, queue) in picks.items():
-        bars = tuple(bars_of.get(seq, ()))
-        rows = [row for row in found_messages if row["seq"] == seq]
+        own = (row for row in leases if row["seq"] == seq and row["received_at"])
+        bars = tuple(
+            ExampleLease(**{name: row[name] for name in names} | {"held_ms": row["held_ms"] or 0})
+            for row in own
+        )
+        rows = [row for row in messages if row["seq"] == seq]
         if bars and rows:
             # In the dead letters a message may have a row of its own under the same key.
             message = next((row for row in rows if row["queue"] == queue), rows[0])
-            examples.append(
-                Example(
-                    kind, queue, message["message_id"], message["message_type"],
-                    message["sent_at"] or bars[0].received_at, message["outcome"], message["ended_at"], bars,
-                )
+            yield Example(
+                kind, queue, message["message_id"], message["message_type"], message["sent_at"] or bars[0].received_at,
+                message["outcome"], message["ended_at"], bars,
             )  # fmt: skip
-    return examples
 
 
-def _picked(leases: DataFrame) -> dict[int, tuple[str, str]]:
+def _picked(tables: Storage, files: Sequence[str]) -> dict[int, tuple[str, str]]:
     """For each kind the best of each queue, and of these the best few, by their keys; one pass over the leases."""
-    crashed = F.col("how").isin(*LAPSED) & (F.col("outcome") == "crashed") & F.col("recovery_ms").isNotNull()
-    renewed = (F.col("how") == "deleted") & (F.col("extensions") > 0)
-    scores: dict[str, tuple[Column, list[Column]]] = {
-        "duplicate": (_done_twice(), [F.col("processing_ms")]),
-        # A first lease without renewals shows best what a crash costs.
-        "crash": (crashed, [-F.col("delivery"), -F.col("extensions"), F.col("recovery_ms")]),
-        "dead_letter": (F.col("how") == "dead_lettered", [F.col("delivery"), F.col("held_ms")]),
-        "renewed": (renewed, [F.col("extensions"), F.col("held_ms")]),
-    }
-    best = []
-    for kind, (where, parts) in scores.items():
-        named = [F.coalesce(part, F.lit(0)).cast("long").alias(f"by{i}") for i, part in enumerate(parts)]
-        # Structs compare by their parts in turn; null ones do not take part.
-        best.append(F.max(F.when(where, F.struct(*named, F.col("seq")))).alias(kind))
-    rows = leases.groupBy(*_KEY).agg(*best).collect()
+
+    def best(leases: pa.Table) -> list[tuple[str, QueueKey, tuple[int, ...]]]:
+        found = []
+        for kind, (where, by) in KINDS.items():
+            order = {**by, "seq": 1}
+            sorting = [(name, "ascending" if sign > 0 else "descending") for name, sign in order.items()]
+            rows = leases.filter(where).select([*_KEY, *order]).drop_null().sort_by(sorting)
+            for row in _by_queue(rows, [], *((name, "last") for name in order)):
+                score = tuple(sign * row[f"{name}_last"] for name, sign in order.items())
+                found.append((kind, _key(row), score))
+        return found
+
+    columns = {"seq", *_KEY, *_TOLD_BY}.union(*(by for _, by in KINDS.values()))
+    best_of: dict[str, dict[QueueKey, tuple[int, ...]]] = {kind: {} for kind in KINDS}
+    for kind, key, score in chain.from_iterable(_each_file(tables, "leases", files, columns, best)):
+        best_of[kind][key] = max(score, best_of[kind].get(key, score))
     picks: dict[int, tuple[str, str]] = {}
-    for kind in KINDS:
-        known = (row for row in rows if row[kind] is not None)
-        for row in sorted(known, key=lambda row: row[kind], reverse=True)[:_EACH_MAX]:
-            picks.setdefault(row[kind]["seq"], (kind, row["queue"]))
+    for kind, queues in best_of.items():
+        for key, score in sorted(queues.items(), key=itemgetter(1), reverse=True)[:_EACH_MAX]:
+            picks.setdefault(score[-1], (kind, key.name))
     return picks
