@@ -194,22 +194,22 @@ def collect_overview(
             begin, end = min(parts), max(parts) + _HOUR
     totals: dict[QueueKey, Counter[str]] = {}
     counts: list[tuple[QueueKey, str, int, int]] = []  # queue, series, slot and number
-    for row in _sums(tables, level, parts, begin, slot):
-        key = _key(row)
-        totals.setdefault(key, Counter()).update({name: row[f"{name}_sum"] for name in COUNTS})
+    for row in _sums(tables, level, [file for files in parts.values() for file in files], begin, slot):
+        totals.setdefault(_key(row), Counter()).update({name: row[f"{name}_sum"] for name in COUNTS})
         for series, of in SERIES.items():
-            counts.append((key, series, row["slot"], sum(row[f"{name}_sum"] for name in of.sums)))
+            counts.append((_key(row), series, row["slot"], sum(row[f"{name}_sum"] for name in of.sums)))
     is_short = bool(totals) and end - begin <= _EVENTS_MAX
-    events = _events(tables, manifest, begin - _HOUR) if is_short else []
+    events = _events(tables, manifest, begin - _HOUR) if is_short else None
     if events:
-        first, last = min(row["at_min"] for row in events), max(row["at_max"] for row in events)
+        first, last = pc.min(events["at_min"]).as_py(), pc.max(events["at_max"]).as_py()
         slots = (timedelta(seconds=each) for each in _SLOTS_S)
         slot = next((each for each in slots if (last - first) / each <= _SLOTS_MAX), _HOUR)
         begin = first - (first - _EPOCH) % slot
         end = begin + slot * ((last - begin) // slot + 1)
-        counts = [
-            (_key(row), row["series"], (row["at_min"] - begin) // slot, row["at_count"]) for row in events
-        ]
+        by_slot = _by_queue(
+            _with_slot(events, "at_min", begin, slot), ["series", "slot"], ("at_count", "sum")
+        )
+        counts = [(_key(row), row["series"], row["slot"], row["at_count_sum"]) for row in by_slot.to_pylist()]
     lines = {key: {series: [0] * -(-(end - begin) // slot) for series in SERIES} for key in sorted(totals)}
     for key, series, number, count in counts:
         if key in lines:  # else all messages of the queue were sent before this time
@@ -248,43 +248,42 @@ def _each_file(
         return list(pool.map(lambda file: make(read_rows(tables, file, schema)), files))
 
 
-def _by_queue(rows: pa.Table, by: Sequence[str], *aggregates: tuple[str, str]) -> list[Row]:
+def _by_queue(rows: pa.Table, by: Sequence[str], *aggregates: tuple[str, str]) -> pa.Table:
     """The rows aggregated by queue and these columns; in one thread, so that `last` follows their order."""
-    grouped = rows.unify_dictionaries().group_by([*_KEY, *by], use_threads=False)
-    found: list[Row] = grouped.aggregate(aggregates).to_pylist()
-    return found
+    return rows.unify_dictionaries().group_by([*_KEY, *by], use_threads=False).aggregate(aggregates)
 
 
-def _sums(
-    tables: Storage, level: str, parts: Mapping[datetime, Sequence[str]], begin: datetime, slot: timedelta
-) -> list[Row]:
-    """The counts by queue and slot, which are numbered from the beginning on."""
-
-    def with_slot(rows: pa.Table) -> pa.Table:
-        passed_us = pc.subtract(rows["hour"], pa.scalar(begin, rows["hour"].type)).cast(pa.int64())
-        return rows.append_column("slot", pc.divide(passed_us, slot // timedelta(microseconds=1)))
-
-    files = [file for files in parts.values() for file in files]
-    found = _each_file(tables, level, files, ("hour", *_KEY, *COUNTS), with_slot)
-    return _by_queue(pa.concat_tables(found), ["slot"], *((name, "sum") for name in COUNTS)) if found else []
+def _with_slot(rows: pa.Table, at: str, begin: datetime, slot: timedelta) -> pa.Table:
+    """The rows with the slot that the instant is in, numbered from the beginning on."""
+    passed_us = pc.subtract(rows[at], pa.scalar(begin, rows[at].type)).cast(pa.int64())
+    return rows.append_column("slot", pc.divide(passed_us, slot // timedelta(microseconds=1)))
 
 
-def _events(tables: Storage, manifest: Manifest, since: datetime) -> list[Row]:
+def _sums(tables: Storage, level: str, files: Sequence[str], begin: datetime, slot: timedelta) -> list[Row]:
+    """The counts by queue and slot."""
+    found = _each_file(tables, level, files, ("hour", *_KEY, *COUNTS), lambda rows: rows)
+    if not found:
+        return []
+    rows = _with_slot(pa.concat_tables(found), "hour", begin, slot)
+    sums: list[Row] = _by_queue(rows, ["slot"], *((name, "sum") for name in COUNTS)).to_pylist()
+    return sums
+
+
+def _events(tables: Storage, manifest: Manifest, since: datetime) -> pa.Table:
     """How often what a timeline counts happened since then, by queue and second, with the first and last instant of it."""
-    found: list[Row] = []
+    found: list[pa.Table] = []
     for name, (_, table, where, at) in SERIES.items():
         wanted = where & (pc.field(at) >= since)
 
-        def counted(rows: pa.Table, wanted: Any = wanted, at: str = at) -> list[Row]:
+        def counted(rows: pa.Table, name: str = name, wanted: Any = wanted, at: str = at) -> pa.Table:
             rows = rows.filter(wanted).rename_columns({at: "at"})
-            second = pc.divide(rows["at"].cast(pa.int64()), 1_000_000)
-            aggregates = [("at", each) for each in ("min", "max", "count")]
-            return _by_queue(rows.append_column("second", second), ["second"], *aggregates)
+            rows = _with_slot(rows, "at", _EPOCH, timedelta(seconds=1))
+            rows = _by_queue(rows, ["slot"], *(("at", each) for each in ("min", "max", "count"))).drop("slot")
+            return rows.append_column("series", pa.repeat(name, rows.num_rows))
 
         files = _sent_since(manifest, table, since - _KEPT_MAX)
-        for rows in _each_file(tables, table, files, {*_KEY, at, *_TOLD_BY}, counted):
-            found += (row | {"series": name} for row in rows)
-    return found
+        found += _each_file(tables, table, files, {*_KEY, at, *_TOLD_BY}, counted)
+    return pa.concat_tables(found)
 
 
 def _sent_since(manifest: Manifest, table: str, since: datetime) -> list[str]:
@@ -338,7 +337,7 @@ def _picked(tables: Storage, files: Sequence[str]) -> dict[int, tuple[str, str]]
             order = {**by, "seq": 1}
             sorting = [(name, "ascending" if sign > 0 else "descending") for name, sign in order.items()]
             rows = leases.filter(where).select([*_KEY, *order]).drop_null().sort_by(sorting)
-            for row in _by_queue(rows, [], *((name, "last") for name in order)):
+            for row in _by_queue(rows, [], *((name, "last") for name in order)).to_pylist():
                 score = tuple(sign * row[f"{name}_last"] for name, sign in order.items())
                 found.append((kind, _key(row), score))
         return found
