@@ -294,3 +294,15 @@ async def test_it_cannot_be_started_twice(veil: Place):
             await app.start()
         with pytest.raises(RuntimeError, match="is running"):
             app.configure(concurrency=3)
+
+
+async def test_run_within_an_event_loop_says_what_to_use_instead(veil: Place):
+    app = Consumer("orders", endpoint=veil.endpoint)
+    with pytest.raises(RuntimeError, match=r"an event loop is running in this thread.*`async with`"):
+        app.run()
+
+
+async def test_run_in_another_thread_says_what_to_use_instead(veil: Place):
+    app = Consumer("orders", endpoint=veil.endpoint)
+    with pytest.raises(RuntimeError, match=r"only the main thread can take signals.*`async with`"):
+        await asyncio.to_thread(app.run)

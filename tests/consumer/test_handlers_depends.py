@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import pytest
 
 from tests.consumer.handler_kit import a_message
-from veil import Consumer, Delete, Depends, Lease, Message
+from veil import Consumer, Delete, Depends, Lease, Message, SettingsError
 from veil.consumer.handlers.payload import HandlerRefused
 from veil.consumer.handlers.running import HandlingSettings
 from veil.consumer.handlers.table import HandlerTable
@@ -221,4 +221,13 @@ async def test_a_lifespan_that_fails_is_told_and_nothing_is_received(veil_server
     async def ship(body: str) -> None: ...
 
     with pytest.raises(OSError, match="the database is away"):
+        await app.start()
+
+
+async def test_a_lifespan_that_is_no_context_manager_is_named(veil_server: VeilServer) -> None:
+    async def lifespan(app: Consumer) -> AsyncIterator[None]:
+        yield
+
+    app = Consumer("nowhere", endpoint=veil_server.endpoint_url, lifespan=lifespan)  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match=r"lifespan=.*lifespan.*@asynccontextmanager"):
         await app.start()

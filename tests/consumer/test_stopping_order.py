@@ -373,3 +373,22 @@ async def test_a_lifespan_that_waits_to_be_opened_does_not_hold_up_the_stop(end:
     assert starting.cancelled() == (end == "cancel")
     assert steps == ["opening", "closed"] or (turns == 1 and steps == [])
     assert not app.is_running
+
+
+@pytest.mark.parametrize("where", ["handler", "task"])
+async def test_a_handler_that_stops_the_consumer_is_not_waited_for_by_itself(where: str):
+    app, done = Consumer("orders"), []
+
+    @app.handler
+    async def handle(body: str) -> None:
+        if where == "handler":
+            await app.stop()
+        else:
+            await asyncio.create_task(app.stop())
+        done.append(body)
+
+    async with ConsumerHarness(app) as harness:
+        await harness.send("last")
+        await harness.settle()
+        await app.wait()
+        assert done == harness.deleted == ["last"]

@@ -236,3 +236,20 @@ def test_a_sync_handler_that_does_not_end_holds_up_neither_its_message_nor_the_p
     until(lambda: worker.diary("begun"))
     assert worker.stop() == 0
     assert counts(client, url) == (1, 0)
+
+
+def test_a_task_that_exits_stops_the_consumer_and_hides_nothing(
+    make_worker: MakeWorker, orders: tuple[Any, str]
+):
+    client, url = orders
+    work = (
+        "    async def give_up(): raise SystemExit(3)\n"
+        "    if message.body == 'exit': asyncio.create_task(give_up())\n"
+        "    await asyncio.sleep(600)"
+    )
+    worker = make_worker(settings="drain_timeout=0.2", work=work)
+    send(client, url, ["m", "exit"])
+    worker.start()
+    assert worker.process is not None
+    assert worker.process.wait(60) == 1
+    assert counts(client, url) == (2, 0)

@@ -8,6 +8,7 @@ import functools
 import logging
 import os
 import signal
+import threading
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -16,13 +17,15 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, Final
 
 from veil.client.queue import Queue
+from veil.consumer.error_reports import told
 from veil.consumer.handlers.running import HandlingSettings
 from veil.consumer.handlers.table import HandlerTable
+from veil.consumer.message import current_message
 from veil.consumer.metrics import ConsumerMetrics, HealthPages
 from veil.consumer.outcomes import FailurePolicy, FailureSpec, Outcome
 from veil.consumer.renewal.policies import Adaptive, RenewalPolicy
 from veil.consumer.runner import ConsumerFailed, Dependencies, Runner, real_dependencies, until_first
-from veil.consumer.settings import ConsumerSettings, Seconds
+from veil.consumer.settings import ConsumerSettings, Seconds, SettingsError
 from veil.consumer.tracing import Tracing, is_set_up
 
 _log = logging.getLogger(__name__)
@@ -157,13 +160,13 @@ class Consumer:
     def queue(self) -> Queue:
         """The queue that it consumes, to send to."""
         if self._queue is None:
-            told = self.settings
+            given = self.settings
             self._queue = Queue(
-                told.queue,
-                endpoint=told.endpoint,
-                region=told.region,
-                profile=told.profile,
-                type_attribute=told.message_type_attribute,
+                given.queue,
+                endpoint=given.endpoint,
+                region=given.region,
+                profile=given.profile,
+                type_attribute=given.message_type_attribute,
             )
         return self._queue
 
@@ -186,12 +189,13 @@ class Consumer:
         """
         import uvloop
 
+        _check_may_run()
         # Not asyncio.Runner, which waits without end for a handler that does not let itself be cancelled. Its message was given
         # back: once the loop is closed it goes no further.
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
         try:
-            loop.run_until_complete(self._main())
+            self._run_main(loop)
         finally:
             try:
                 self.left_behind = loop.run_until_complete(_ended_tasks())
@@ -243,10 +247,13 @@ class Consumer:
             await asyncio.shield(self._running)
 
     async def stop(self) -> None:
-        """Stop, in the order that docs/consumer.md tells; returns when nothing is held any more."""
+        """Stop, in the order that docs/consumer.md tells; returns when nothing is held any more, or at once in a handler of this
+        consumer, which would otherwise wait for itself."""
         if self._running is None or self.runner is None:
             return
         self._ask_to_stop(self.runner)
+        if self.runner.is_handling(current_message()):
+            return
         running = self._running
         try:
             await asyncio.shield(running)
@@ -262,8 +269,8 @@ class Consumer:
 
     # ---- within
 
-    def _ask_to_stop(self, runner: Runner) -> None:
-        runner.ask_to_stop()
+    def _ask_to_stop(self, runner: Runner, error: ConsumerFailed | None = None) -> None:
+        runner.ask_to_stop(error)
         opening, self._opening = self._opening, None
         if opening is not None:
             opening.cancel()
@@ -275,7 +282,11 @@ class Consumer:
             if self._lifespan is not None and not runner.is_stopping():
                 self._opening = asyncio.current_task()
                 try:
-                    await stack.enter_async_context(self._lifespan(self))
+                    opened: Any = self._lifespan(self)
+                    if not isinstance(opened, AbstractAsyncContextManager):
+                        expected = "a function that returns an async context manager; is @asynccontextmanager missing?"
+                        raise SettingsError("lifespan", self._lifespan, expected)
+                    await stack.enter_async_context(opened)
                 except asyncio.CancelledError:
                     if runner.is_stopping():
                         return
@@ -295,6 +306,19 @@ class Consumer:
                 stack.callback(setattr, self, "_health", None)
                 stack.callback(self._health.close)
             await runner.run(started)
+
+    def _run_main(self, loop: asyncio.AbstractEventLoop) -> None:
+        main = loop.create_task(self._main())
+        while True:
+            try:
+                loop.run_until_complete(main)
+                return
+            except SystemExit as error:
+                # Of a task that a handler has started: it ends the loop, which goes on to give back what is held.
+                if main.done() or self.runner is None:
+                    raise
+                reason = f"queue {self.settings.queue}: a task ended the process: {told(error)}"
+                self._ask_to_stop(self.runner, ConsumerFailed(reason))
 
     async def _main(self) -> None:
         loop = asyncio.get_running_loop()
@@ -323,6 +347,18 @@ class Consumer:
         else:
             logging.shutdown()
             os._exit(128 + number)
+
+
+def _check_may_run() -> None:
+    if threading.current_thread() is not threading.main_thread():
+        problem = "only the main thread can take signals"
+    elif asyncio._get_running_loop() is not None:
+        problem = "an event loop is running in this thread"
+    else:
+        return
+    raise RuntimeError(
+        f"run() cannot be called here, because {problem}; use `async with` the consumer instead"
+    )
 
 
 async def _ended_tasks() -> set[asyncio.Task[Any]]:

@@ -105,8 +105,12 @@ class Runner:
         """Whether it was asked to stop."""
         return self._stop_asked.is_set()
 
+    def is_handling(self, message: Message | None) -> bool:
+        """Whether a handler of this run is at work on the message."""
+        return self._reading is not None and message in self.dispatch.messages()
+
     def ask_to_stop(self, error: BaseException | None = None) -> None:
-        """Begin to stop, with the reason if it is a sad one; the second time: hurry."""
+        """Begin to stop, with the reason where it was not asked for."""
         if error is not None and self._error is None:
             self._error = error
         self._stop_asked.set()
