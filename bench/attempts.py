@@ -209,7 +209,7 @@ async def veil_worker(shop: Shop, place: int) -> None:
     dependencies = Dependencies(
         make_api=make_api,
         make_keeper=lambda policy, events: LeaseKeeper(
-            make_api(),
+            make_api,
             policy,
             monotonic=shop.clock.monotonic_s,
             events=events,

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
+from typing import Any
 
 from tests.consumer.simulated_queue import SimulatedQueue, run_virtual
 from veil.consumer.renewal import Adaptive, Buffered, Heartbeat, RenewalPolicy
@@ -49,9 +50,9 @@ def measure(policy_name: str, handler_s: float, messages: int, run_s: float, see
     async def whole() -> Cost:
         loop = asyncio.get_running_loop()
         random = Random(seed)
-        queue = SimulatedQueue(loop.time, keep_history=False)
+        queue: Any = SimulatedQueue(loop.time, keep_history=False)
         policy = POLICIES[policy_name]()
-        keeper = LeaseKeeper(queue, policy, monotonic=loop.time, random=Random(seed))
+        keeper = LeaseKeeper(lambda: queue, policy, monotonic=loop.time, random=Random(seed))
         await keeper.start()
         held = [queue.lease(0, VISIBILITY_S)] * messages
         lost = 0

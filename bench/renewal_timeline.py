@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from tests.consumer.simulated_queue import Extension, SimulatedQueue, run_virtual
 from veil.client.api import ApiError, Failure
@@ -40,8 +41,8 @@ def line(name: str, policy: RenewalPolicy) -> Line:
             if THROTTLED_S[0] <= now_s <= THROTTLED_S[1]:
                 raise ApiError(Failure.THROTTLED, "RequestThrottled", "slow down")
 
-        queue = SimulatedQueue(loop.time, trouble=trouble)
-        keeper = LeaseKeeper(queue, policy, monotonic=loop.time, random=Random(3))
+        queue: Any = SimulatedQueue(loop.time, trouble=trouble)
+        keeper = LeaseKeeper(lambda: queue, policy, monotonic=loop.time, random=Random(3))
         await keeper.start()
         lease = queue.lease(1, VISIBILITY_S)
         lost: list[float] = []

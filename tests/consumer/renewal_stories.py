@@ -107,7 +107,7 @@ def play(
 
         story, events = Story(), Noted(loop)
         queue = SimulatedQueue(loop.time, patient=patient, trouble=trouble)
-        keeper = LeaseKeeper(queue, policy, monotonic=loop.time, events=events, random=Random(1))
+        keeper = LeaseKeeper(lambda: queue, policy, monotonic=loop.time, events=events, random=Random(1))
         await keeper.start()
         if loop_since_s is not None:  # the loop runs already, for a message that stays
             keeper.hold(queue.lease(0, 43_000))

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from veil.client.api import ApiError, Failure
 from veil.consumer.lease import Lease
-from veil.consumer.renewal.keeper import RenewalApi
 from veil.consumer.renewal.policies import LIFETIME_S
 
 T = TypeVar("T")
@@ -86,7 +85,7 @@ class _Hidden:
     extensions: list[Extension] = field(default_factory=list)
 
 
-class SimulatedQueue(RenewalApi):
+class SimulatedQueue:
     """`extend` as a service does it, on a clock that is handed in; `trouble` may fail, delay or cut a call first.
 
     With `patient`, a message whose window has ended waits for the old holder (nobody polls the queue): a late renewal

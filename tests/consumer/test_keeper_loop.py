@@ -26,7 +26,7 @@ class Rig:
         self.queue = SimulatedQueue(loop.time, **settings)
         self.events = Noted(loop)
         self.keeper = LeaseKeeper(
-            self.queue, policy, monotonic=loop.time, events=self.events, random=Random(1)
+            lambda: self.queue, policy, monotonic=loop.time, events=self.events, random=Random(1)
         )
 
     def held(self, number: int = 1, visibility_s: float = 30) -> Lease:
@@ -147,7 +147,7 @@ def test_an_answer_with_too_few_entries_is_no_answer():
     async def whole() -> None:
         loop = asyncio.get_running_loop()
         queue, events = Short(loop.time), Noted(loop)
-        keeper = LeaseKeeper(queue, Adaptive(), monotonic=loop.time, events=events, random=Random(1))
+        keeper = LeaseKeeper(lambda: queue, Adaptive(), monotonic=loop.time, events=events, random=Random(1))
         await keeper.start()
         keeper.hold(queue.lease(1, 30))
         await asyncio.sleep(16)
@@ -533,7 +533,9 @@ def test_a_watcher_that_fails_does_not_stop_the_keeper(caplog):
     async def whole() -> None:
         loop = asyncio.get_running_loop()
         queue = SimulatedQueue(loop.time)
-        keeper = LeaseKeeper(queue, Heartbeat(), monotonic=loop.time, events=Broken(), random=Random(1))
+        keeper = LeaseKeeper(
+            lambda: queue, Heartbeat(), monotonic=loop.time, events=Broken(), random=Random(1)
+        )
         await keeper.start()
         lease = queue.lease(1, 30)
         keeper.hold(lease)

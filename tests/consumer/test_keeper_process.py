@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import until, until_async
-from veil.client.api import ApiError, Failure
+from veil.client.api import ApiError, Failure, QueueApi
 from veil.consumer.lease import Lease, LeaseLost, LeaseStatus
 from veil.consumer.renewal import Adaptive, Heartbeat
-from veil.consumer.renewal.keeper import KeeperEvents, RenewalApi, steady_s
+from veil.consumer.renewal.keeper import KeeperEvents, steady_s
 from veil.consumer.renewal.keeper_process import HelperPipe, KeeperProcess
 
 WINDOW_S = 60
@@ -29,7 +29,7 @@ OFTEN = Heartbeat(timeout=WINDOW_S, threshold=WINDOW_S - 0.5, interval=0.2)
 ENOUGH = 3  # grants, after which the queue says so to whoever waits for it
 
 
-class FileQueue(RenewalApi):
+class FileQueue(QueueApi):
     """Grants everything, and writes down what; a file named after a receipt says that it is lost."""
 
     def __init__(self, directory: str) -> None:
@@ -54,7 +54,7 @@ class FileQueue(RenewalApi):
         return
 
 
-def broken_factory() -> RenewalApi:
+def broken_factory() -> QueueApi:
     raise ApiError(Failure.FATAL, "", "no credentials")
 
 

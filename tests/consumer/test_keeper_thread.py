@@ -12,10 +12,10 @@ import pytest
 
 from tests.consumer.simulated_queue import SimulatedQueue
 from tests.waiting import until_async
-from veil.client.api import ApiError, Failure
+from veil.client.api import ApiError, Failure, QueueApi
 from veil.consumer.lease import Lease, LeaseStatus
 from veil.consumer.renewal import Adaptive, Heartbeat, RenewalPolicy
-from veil.consumer.renewal.keeper import KeeperEvents, KeeperThread, RenewalApi, steady_s
+from veil.consumer.renewal.keeper import KeeperEvents, KeeperThread, steady_s
 
 WINDOW_S = 60  # longer than any machine stands still
 OFTEN = Heartbeat(timeout=WINDOW_S, threshold=WINDOW_S - 0.5, interval=0.2)
@@ -44,7 +44,7 @@ class Rig:
         self.made_in: list[str] = []
         self.keeper = KeeperThread(self._make, policy, events=self.heard)
 
-    def _make(self) -> RenewalApi:
+    def _make(self) -> QueueApi:
         self.made_in.append(threading.current_thread().name)
         return self.queue
 
@@ -140,7 +140,7 @@ async def test_many_threads_may_hold_and_let_go_at_once(rig):
 
 
 async def test_a_factory_that_fails_is_heard_of_at_the_start():
-    def broken() -> RenewalApi:
+    def broken() -> QueueApi:
         raise ApiError(Failure.FATAL, "", "no credentials")
 
     keeper = KeeperThread(broken, Adaptive())

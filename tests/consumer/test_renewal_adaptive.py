@@ -93,7 +93,7 @@ def test_the_keeper_teaches_it_what_it_sees():
     async def whole() -> float | None:
         loop = asyncio.get_running_loop()
         policy, queue = Adaptive(), SimulatedQueue(loop.time)
-        keeper = LeaseKeeper(queue, policy, monotonic=loop.time, random=Random(1))
+        keeper = LeaseKeeper(lambda: queue, policy, monotonic=loop.time, random=Random(1))
         await keeper.start()
         for number in range(20):
             lease = queue.lease(number, 30, kind="ship")
@@ -201,7 +201,7 @@ def test_one_try_in_three_is_enough():
         queue = SimulatedQueue(loop.time, trouble=before, keep_history=False)
         events = Noted(loop)
         policy = Adaptive(visibility=30, window_max=30)
-        keeper = LeaseKeeper(queue, policy, monotonic=loop.time, random=Random(7), events=events)
+        keeper = LeaseKeeper(lambda: queue, policy, monotonic=loop.time, random=Random(7), events=events)
         await keeper.start()
         leases = []
         for number in range(1_000):
@@ -231,7 +231,7 @@ def test_leases_that_are_due_at_about_the_same_time_share_their_calls():
     async def whole() -> tuple[int, int]:
         loop = asyncio.get_running_loop()
         queue = SimulatedQueue(loop.time)
-        keeper = LeaseKeeper(queue, Adaptive(), monotonic=loop.time, random=Random(1))
+        keeper = LeaseKeeper(lambda: queue, Adaptive(), monotonic=loop.time, random=Random(1))
         await keeper.start()
         for number in range(40):
             keeper.hold(queue.lease(number, 30))

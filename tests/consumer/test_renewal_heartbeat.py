@@ -57,7 +57,9 @@ def test_a12_an_interval_of_a_millisecond_costs_no_more_wake_ups_than_one_of_a_s
     async def wake_ups(interval_s: float) -> int:
         loop = asyncio.get_running_loop()
         queue = SimulatedQueue(loop.time)
-        keeper = LeaseKeeper(queue, Heartbeat(30, 5, interval_s), monotonic=loop.time, random=Random(1))
+        keeper = LeaseKeeper(
+            lambda: queue, Heartbeat(30, 5, interval_s), monotonic=loop.time, random=Random(1)
+        )
         count, due = 0, keeper._ledger.due
 
         def counted(now_s: float):
@@ -149,7 +151,7 @@ def fifo_group(*, first_fails: bool) -> tuple[list[list[tuple[float, int]]], lis
     async def whole():
         loop = asyncio.get_running_loop()
         queue = SimulatedQueue(loop.time)
-        keeper = LeaseKeeper(queue, Heartbeat(), monotonic=loop.time, random=Random(1))
+        keeper = LeaseKeeper(lambda: queue, Heartbeat(), monotonic=loop.time, random=Random(1))
         await keeper.start()
         leases = [queue.lease(number, 30) for number in range(3)]
         for lease in leases:
@@ -191,7 +193,7 @@ def test_a21_twenty_five_messages_are_renewed_in_three_calls():
     async def whole():
         loop = asyncio.get_running_loop()
         queue = SimulatedQueue(loop.time)
-        keeper = LeaseKeeper(queue, Heartbeat(), monotonic=loop.time, random=Random(1))
+        keeper = LeaseKeeper(lambda: queue, Heartbeat(), monotonic=loop.time, random=Random(1))
         await keeper.start()
         for number in range(25):
             keeper.hold(queue.lease(number, 30))

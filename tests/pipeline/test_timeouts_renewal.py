@@ -32,7 +32,7 @@ def kept(policy: RenewalPolicy, timeout_s: int, for_s: float) -> list[ScheduledR
     async def whole() -> list[ScheduledRenewal]:
         loop = asyncio.get_running_loop()
         queue = SimulatedQueue(loop.time)
-        keeper = LeaseKeeper(queue, policy, monotonic=loop.time, random=Random(1))
+        keeper = LeaseKeeper(lambda: queue, policy, monotonic=loop.time, random=Random(1))
         await keeper.start()
         lease = queue.lease(1, timeout_s)
         keeper.hold(lease)

@@ -134,7 +134,7 @@ class ConsumerHarness:
         def make_keeper(policy: RenewalPolicy, events: KeeperEvents) -> Keeper:
             clock = self.clock
             return LeaseKeeper(
-                self.service.api(),
+                self.service.api,
                 policy,
                 monotonic=clock.monotonic_s,
                 events=events,

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from random import Random
 from typing import Any, Protocol
 
-from veil.client.api import ApiError, Failure, RetryBackoff
+from veil.client.api import ApiError, Failure, QueueApi, RetryBackoff
 from veil.client.blocking import LoopThread
 from veil.client.client import with_retries
 from veil.consumer.lease import Lease, LeaseLost, LeaseStatus, Settling
@@ -25,18 +25,6 @@ _log = logging.getLogger(__name__)
 
 
 # ---- common to all keepers
-
-
-class RenewalApi(Protocol):
-    """The part of `QueueApi` that a keeper uses, from its own event loop."""
-
-    async def extend(self, url: str, changes: Sequence[tuple[str, int]]) -> list[ApiError | None]:
-        """Set the visibility of up to ten, in one call; what failed is said in its place."""
-        ...
-
-    async def close(self) -> None:
-        """Close every connection."""
-        ...
 
 
 class KeeperEvents:
@@ -118,11 +106,11 @@ CallLater = Callable[[float, Callable[[], None]], Timer]
 
 
 class LeaseKeeper(Keeper):
-    """Keeps leases on the event loop that started it; `hold` and `let_go` may come from any thread."""
+    """Keeps leases on the event loop that started it, by a client that is made there and closed with it."""
 
     def __init__(
         self,
-        api: RenewalApi | None,
+        make_api: Callable[[], QueueApi],
         policy: RenewalPolicy,
         *,
         monotonic: Callable[[], float] = steady_s,
@@ -130,7 +118,8 @@ class LeaseKeeper(Keeper):
         random: Random | None = None,
         call_later: CallLater | None = None,
     ) -> None:
-        self._api = api  # None: made with its thread
+        self._make_api = make_api
+        self._api: QueueApi | None = None
         self._monotonic = monotonic
         self._events = events or KeeperEvents()
         self._random = random or Random()  # noqa: S311 - spreads retries, guards nothing
@@ -145,6 +134,7 @@ class LeaseKeeper(Keeper):
         self._closed = False
 
     async def start(self) -> None:
+        self._api = self._make_api()
         self._loop = asyncio.get_running_loop()
         self._call_later = self._call_later or self._loop.call_later
         self._thread = threading.get_ident()
@@ -164,10 +154,10 @@ class LeaseKeeper(Keeper):
     def let_go(self, *leases: Lease) -> Settling:
         ended = []
         with self._lock:
-            under_way, events = self._ledger.let_go(leases, self._monotonic())
-            for held in under_way:
+            for held in self._ledger.let_go(leases, self._monotonic()):
                 held.waiting.append(future := promise())
                 ended.append(future)
+            events = self._ledger.events()
         self._apply(events)
         return Settling(*ended)
 
@@ -184,6 +174,8 @@ class LeaseKeeper(Keeper):
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._api is not None:
+            await self._api.close()
 
     # ---- waking
 
@@ -222,8 +214,7 @@ class LeaseKeeper(Keeper):
         try:
             with self._lock:
                 self._planned_s = math.inf
-                events, calls = self._ledger.due(now_s)
-            # Losses before anything else: a handler that goes on after a stall must hear of it first.
+                calls, events = self._ledger.due(now_s), self._ledger.events()
             self._apply(events)
             if late_s > _LATE_S:
                 self._tell(self._events.late, late_s)
@@ -258,8 +249,9 @@ class LeaseKeeper(Keeper):
         finally:
             now_s = self._monotonic()
             with self._lock:
-                events = self._ledger.answered(call, results, asked_at_s, now_s)
+                self._ledger.answered(call, results, asked_at_s, now_s)
                 self._call_ended(call)
+                events = self._ledger.events()
             self._apply(events)
             self._plan()
 
@@ -298,7 +290,6 @@ class LeaseKeeper(Keeper):
 
     async def _change(self, lease: Lease, visibility_s: int, done: Future[None]) -> None:
         before = lease.by_hand
-        events: list[LeaseEvent] = []
         error: Exception | None = None
         try:
             with self._lock:
@@ -320,9 +311,10 @@ class LeaseKeeper(Keeper):
             lease.by_hand = before
             with self._lock:
                 if isinstance(error, LeaseLost):
-                    events = self._ledger.lose(lease, str(error))
+                    self._ledger.lose(lease, str(error))
                 else:
                     self._ledger.by_hand(lease, None)
+                events = self._ledger.events()
         else:
             lease.changed_by_hand(visibility_s, deadline_s)
             with self._lock:
@@ -330,6 +322,7 @@ class LeaseKeeper(Keeper):
                     self._ledger.by_hand(lease, deadline_s)
                 else:
                     self._ledger.let_go([lease], self._monotonic())
+                events = self._ledger.events()
         self._apply(events)
         self._plan()
         if error is None:
@@ -350,8 +343,7 @@ class LeaseKeeper(Keeper):
     # ---- telling
 
     def _apply(self, events: Sequence[LeaseEvent]) -> None:
-        for name, held, facts in events:
-            lease = held.lease
+        for name, lease, facts in events:
             if name == "lost":
                 lease.lose(facts[0])
                 facts = (lease.why or facts[0],)
@@ -389,22 +381,13 @@ class KeeperThread(LeaseKeeper):
     computes without releasing the GIL) stops this keeper too; what is lost by it is reported. `KeeperProcess` is immune.
     """
 
-    def __init__(
-        self,
-        api_factory: Callable[[], RenewalApi],
-        policy: RenewalPolicy,
-        *,
-        events: KeeperEvents | None = None,
-    ) -> None:
-        super().__init__(None, policy, events=events)
-        self._api_factory = api_factory
-        self._runs_in: LoopThread | None = None
+    _runs_in: LoopThread | None = None
 
     async def start(self) -> None:
-        """Start the thread; raises what its factory raised."""
+        """Start the thread; raises what kept the client from being made."""
         self._runs_in = LoopThread("veil-lease-keeper")
         try:
-            await asyncio.wrap_future(self._runs_in.begin(self._begin()))
+            await asyncio.wrap_future(self._runs_in.begin(super().start()))
         except Exception:
             await asyncio.to_thread(self._runs_in.close)
             raise
@@ -413,14 +396,5 @@ class KeeperThread(LeaseKeeper):
         """Stop, and return once the thread has ended; harmless the second time, or before the start."""
         runs_in, self._runs_in = self._runs_in, None
         if runs_in is not None and self._loop is not None:
-            await asyncio.wrap_future(runs_in.begin(self._end()))
+            await asyncio.wrap_future(runs_in.begin(super().close()))
             await asyncio.to_thread(runs_in.close)
-
-    async def _begin(self) -> None:
-        self._api = self._api_factory()
-        await super().start()
-
-    async def _end(self) -> None:
-        assert self._api is not None
-        await super().close()
-        await self._api.close()

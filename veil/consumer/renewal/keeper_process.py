@@ -25,9 +25,9 @@ from typing import Any
 
 import msgspec
 
-from veil.client.api import ApiError, Failure
+from veil.client.api import ApiError, Failure, QueueApi
 from veil.consumer.lease import Lease, LeaseLost, LeaseStatus, Settling
-from veil.consumer.renewal.keeper import Keeper, KeeperEvents, LeaseKeeper, RenewalApi, promise, steady_s
+from veil.consumer.renewal.keeper import Keeper, KeeperEvents, LeaseKeeper, promise, steady_s
 from veil.consumer.renewal.policies import RenewalPolicy
 
 _log = logging.getLogger(__name__)
@@ -163,13 +163,13 @@ class KeeperProcess(Keeper):
 
     def __init__(
         self,
-        api_factory: Callable[[], RenewalApi],
+        make_api: Callable[[], QueueApi],
         policy: RenewalPolicy,
         *,
         events: KeeperEvents | None = None,
     ) -> None:
         try:
-            self._needs = base64.b64encode(pickle.dumps((api_factory, policy)))
+            self._needs = base64.b64encode(pickle.dumps((make_api, policy)))
         except (pickle.PicklingError, AttributeError, TypeError) as problem:
             raise RuntimeError(f"the renewal helper cannot work: {problem}") from None
         self._events = events or KeeperEvents()
@@ -369,8 +369,10 @@ _PARENT_CHECK_S = 0.5
 class KeeperHelper(KeeperEvents):
     """The parent's leases by number, and a keeper for them, whose events are told to the parent."""
 
-    def __init__(self, api: RenewalApi, policy: RenewalPolicy, tell: Callable[..., None]) -> None:
-        self.keeper = LeaseKeeper(api, policy, events=self)
+    def __init__(
+        self, make_api: Callable[[], QueueApi], policy: RenewalPolicy, tell: Callable[..., None]
+    ) -> None:
+        self.keeper = LeaseKeeper(make_api, policy, events=self)
         self._tell = tell
         self._leases: dict[int, Lease] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -451,14 +453,13 @@ async def _serve(heard_fd: int, told_fd: int) -> None:
     parent = os.getppid()
     try:
         # Our own parent wrote it, through a pipe that nobody else has.
-        factory, policy = pickle.loads(base64.b64decode(await reader.readline()))  # noqa: S301
-        api: RenewalApi = factory()
+        make_api, policy = pickle.loads(base64.b64decode(await reader.readline()))  # noqa: S301
+        helper = KeeperHelper(make_api, policy, tell)
+        await helper.keeper.start()
     except Exception as problem:
         tell("ready", f"{type(problem).__name__}: {problem}")
         transport.close()
         return
-    helper = KeeperHelper(api, policy, tell)
-    await helper.keeper.start()
     # The end of the pipe may be held open by a fork of the parent that outlives it.
     orphaned = loop.create_task(_watch(parent))
     tell("ready", "")
@@ -467,7 +468,6 @@ async def _serve(heard_fd: int, told_fd: int) -> None:
         if message == ["close"]:
             orphaned.cancel()
             await helper.keeper.close()
-            await api.close()
             transport.close()
             return
         helper.hear(*message)

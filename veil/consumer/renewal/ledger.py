@@ -64,7 +64,7 @@ class LeaseEvent(NamedTuple):
     """What has happened to a lease, and what `KeeperEvents` tells of it by the method of that name."""
 
     name: str
-    held: Held
+    lease: Lease
     facts: tuple[Any, ...]
 
 
@@ -95,7 +95,7 @@ class Ledger:
         self._heap: list[tuple[float, int, Held]] = []
         self._numbers = count()
         self._epoch_s = 0.0
-        self._events: list[LeaseEvent] = []  # that nobody has been told of yet
+        self._events: list[LeaseEvent] = []  # that nobody has asked for yet
         self._answer_s = 0.0  # how long answers have taken lately, at most
 
     def __len__(self) -> int:
@@ -132,10 +132,9 @@ class Ledger:
         if len(self._heap) > 4 * len(self._table) + 1_000:
             self._forget_the_stale()
 
-    def let_go(self, leases: Sequence[Lease], now_s: float) -> tuple[list[Held], list[LeaseEvent]]:
-        """Send nothing for the leases after this; those for which a call is under way still, and what was noticed."""
+    def let_go(self, leases: Sequence[Lease], now_s: float) -> list[Held]:
+        """Send nothing for the leases after this; those for which a call is under way still."""
         under_way: list[Held] = []
-        events: list[LeaseEvent] = []
         for lease in leases:
             held = self._table.get(lease)
             if held is None:
@@ -145,17 +144,17 @@ class Ledger:
             if held.under_way:
                 under_way.append(held)
             if not held.together and self._is_lost(held, now_s):  # and nobody has been awake to notice
-                events.append(self._lose(held))
+                self._lose(held)
                 continue
             if held.together:
                 self._leave(lease, held)
             else:
                 self._remove(held)
             self.policy.observed(now_s - held.held_at_s, held.kind)
-        return under_way, events
+        return under_way
 
     def by_hand(self, lease: Lease, deadline_s: float | None) -> None:
-        """The handler has set the window itself (or, with None, failed to): look at it anew."""
+        """The handler has set the window itself, or has failed to (None)."""
         held = self.get(lease)
         if held is None:
             return
@@ -164,10 +163,11 @@ class Ledger:
             held.renewals += 1
         self._schedule(held)
 
-    def lose(self, lease: Lease, why: str) -> list[LeaseEvent]:
-        """The service said so to somebody else."""
+    def lose(self, lease: Lease, why: str) -> None:
+        """The service has said that it is lost, when its handler wanted to change it."""
         held = self.get(lease)
-        return [] if held is None else [self._lose(held, why)]
+        if held is not None:
+            self._lose(held, why)
 
     def get(self, lease: Lease) -> Held | None:
         """The lease's own place in the table."""
@@ -183,9 +183,16 @@ class Ledger:
             heapq.heappop(heap)
         return heap[0][0] if heap else math.inf
 
-    def due(self, now_s: float) -> tuple[list[LeaseEvent], list[list[DueRenewal]]]:
-        """What has happened by itself, losses first, and the renewals to send, ten to a call."""
-        lost: list[LeaseEvent] = []
+    def events(self) -> Sequence[LeaseEvent]:
+        """What has happened since this was asked last, losses first: a handler that goes on after a stall must hear of its own
+        before anything else is done."""
+        if not self._events:
+            return ()
+        events, self._events = self._events, []
+        return sorted(events, key=lambda event: event.name != "lost")
+
+    def due(self, now_s: float) -> list[list[DueRenewal]]:
+        """The renewals to send, ten to a call."""
         renewals: list[DueRenewal] = []
         while self.next_s() <= now_s:
             held = heapq.heappop(self._heap)[2]
@@ -193,14 +200,14 @@ class Ledger:
             if held.together:
                 self._part(held)
             elif self._is_lost(held, now_s):
-                lost.append(self._lose(held))
+                self._lose(held)
             elif held.lease.noticed is LeaseStatus.ENDED:  # and whoever ended it forgot to say so
                 self._remove(held)
             else:
                 self._look(held, now_s, renewals)
         if renewals:
             self._fill_up(now_s, renewals)
-        return lost + self._untold(), self._calls(renewals)
+        return self._calls(renewals)
 
     def timeout_s(self, call: Sequence[DueRenewal], now_s: float) -> float:
         """How long to wait for the answer of a call that is sent now."""
@@ -214,7 +221,7 @@ class Ledger:
 
     def answered(
         self, call: Sequence[DueRenewal], results: Sequence[ApiError | None], asked_at_s: float, now_s: float
-    ) -> list[LeaseEvent]:
+    ) -> None:
         """What the answer to a call means for its leases; one that was let go meanwhile is nobody's concern."""
         # One draw for the whole call: its leases fail together, and are tried again together.
         jitter = 0.5 + self._random.random()
@@ -228,21 +235,16 @@ class Ledger:
             if problem is None:
                 self._granted(renewal, asked_at_s)
             elif problem.failure is Failure.LOST:
-                self._events.append(self._lose(held, f"the service says: {problem}"))
+                self._lose(held, f"the service says: {problem}")
                 continue
             elif problem.failure is Failure.CAPPED:
                 self._cap(held, f"the service says: {problem}")
             else:
                 self._try_again(held, problem, jitter, now_s)
             self._schedule(held)
-        return self._untold()
 
     def _happened(self, name: str, held: Held, *facts: object) -> None:
-        self._events.append(LeaseEvent(name, held, facts))
-
-    def _untold(self) -> list[LeaseEvent]:
-        events, self._events = self._events, []
-        return events
+        self._events.append(LeaseEvent(name, held.lease, facts))
 
     # ---- one lease
 
@@ -397,9 +399,9 @@ class Ledger:
         state = held.lease.noticed
         return state is LeaseStatus.LOST or (state is LeaseStatus.HELD and now_s >= self.lost_at_s(held))
 
-    def _lose(self, held: Held, why: str = "") -> LeaseEvent:
+    def _lose(self, held: Held, why: str = "") -> None:
         self._remove(held)
-        return LeaseEvent("lost", held, (why or held.lease.why or self._why_lapsed(held),))
+        self._happened("lost", held, why or held.lease.why or self._why_lapsed(held))
 
     def _part(self, held: Held) -> None:
         """Something is due for those that stand together: each gets a place of its own."""
