@@ -202,6 +202,7 @@ def test_groups_keep_their_order(sqs: Any, server: VeilServer) -> None:
         ({"payload": object()}, TypeError, "object: cannot be sent as JSON"),
         ({"payload": "x" * (1 << 20) + "x"}, ValueError, "expected at most 1,048,576"),
         ({"payload": "x", "delay": 901}, ValueError, "delay=901: expected whole seconds from 0 to 900"),
+        ({"payload": "x", "delay": "5"}, ValueError, "delay='5': expected whole seconds from 0 to 900"),
         ({"payload": "x", "attributes": {"a": None}}, TypeError, "attribute a=None: expected text"),
         (
             {"payload": "x", "type": "t", "attributes": {str(n): "" for n in range(10)}},
@@ -248,6 +249,26 @@ def test_of_many_none_is_sent_where_one_cannot_be(sqs: Any, url: str) -> None:
     ):
         queue.send_many(some())
     assert everything_in(sqs, url) == []
+
+
+def test_a_message_for_which_a_whole_call_is_refused_does_not_spoil_those_beside_it(
+    sqs: Any, server: VeilServer
+) -> None:
+    url = sqs.create_queue(QueueName="beside.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+    with queue_at(url) as queue:
+        messages = [Outgoing(str(each), group="g", deduplication_id=str(each)) for each in range(4)]
+        messages[1] = dataclasses.replace(messages[1], deduplication_id=None)
+        with pytest.raises(
+            SendFailed, match=r"1 of 4 messages were not sent; number 1: .*MessageDeduplicationId"
+        ):
+            queue.send_many(messages)
+    assert [each["Body"] for each in everything_in(sqs, url)] == ["0", "2", "3"]
+
+
+@pytest.mark.parametrize("wrong", [{"timeout": "5"}, {"timeout": None}, {"timeout": 0}])
+def test_a_timeout_that_is_none_is_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"timeout=.*: expected more than 0 seconds"):
+        Queue("orders", **wrong)
 
 
 def test_those_behind_many_wait_no_longer_than_the_first(monkeypatch: pytest.MonkeyPatch) -> None:

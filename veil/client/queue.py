@@ -75,7 +75,7 @@ class Queue:
     ) -> None:
         if not isinstance(name, str) or not name:
             raise ValueError(f"name={name!r}: expected the name, the URL or the ARN of a queue")
-        if timeout <= 0:
+        if not isinstance(timeout, int | float) or not timeout > 0:
             raise ValueError(f"timeout={timeout!r}: expected more than 0 seconds")
         self.name = name
         self._short_name = name.rsplit("/", 1)[-1].rsplit(":", 1)[-1]
@@ -285,6 +285,11 @@ class _Sender:
                 entries = [each.entry for each in batch]
                 answers = await self._client.send_batch(url, entries, invocation=invocation)
             except ApiError as error:
+                if error.failure is Failure.REFUSED and len(batch) > 1:
+                    # SQS refuses a whole call for some mistakes in one message: alone, only that one fails.
+                    for each in batch:
+                        await self._send([each])
+                    return
                 rest, last = batch, self._named(error)
             except Exception as error:  # whoever waits must hear of it, whatever it is
                 _give_up(batch, error)
@@ -367,7 +372,7 @@ def attribute_of(name: str, value: object) -> Attribute:
 
 def _delay_s(delay: float | timedelta) -> int:
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-    if not 0 <= seconds <= DELAY_MAX_S or seconds != int(seconds):
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= DELAY_MAX_S or seconds != int(seconds):
         raise ValueError(f"delay={delay!r}: expected whole seconds from 0 to {DELAY_MAX_S}, or a timedelta")
     return int(seconds)
 
