@@ -273,7 +273,7 @@ def test_after_letting_go_nothing_is_sent():
         lease = rig.held()
         await asyncio.sleep(14.999)
         settling = rig.keeper.let_go(lease)
-        assert settling.settled
+        assert not settling.futures
         await settling
         await asyncio.sleep(100)
 
@@ -288,7 +288,7 @@ def test_a_release_that_waits_for_the_renewal_under_way_is_not_undone():
         lease, other = rig.held(1), rig.held(2)
         await asyncio.sleep(15.5)  # its renewal is under way
         settling = rig.keeper.let_go(lease)
-        assert not settling.settled
+        assert not any(future.done() for future in settling.futures)
         await settling
         assert rig.loop.time() == 16
         await rig.queue.extend(URL, [(lease.receipt, 0)])
@@ -550,7 +550,7 @@ def test_a_watcher_that_fails_does_not_stop_the_keeper(caplog):
 def test_a_callback_of_a_lost_lease_may_talk_to_the_keeper():
     async def story(rig: Rig) -> None:
         lease, other = rig.held(1), rig.held(2, visibility_s=300)
-        lease.when_lost(lambda: rig.keeper.let_go(other).wait(0))
+        lease.when_lost(lambda: [each.result(0) for each in rig.keeper.let_go(other).futures])
         await asyncio.sleep(5)
         rig.loop.stall(60)
         await asyncio.sleep(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import linecache
 import re
 import traceback
@@ -34,11 +33,6 @@ _SECRETS: Final = re.compile(
 _SECRET_NAMES: Final = ("passw", "secret", "token", "api", "authorization", "credential", "@", "akia", "asia")
 _IN_RUNS: Final = bytes(48 if chr(each) in "0123456789abcdefABCDEF -" else 46 for each in range(256))
 _SECRET_RUN: Final = b"0" * 12
-# Texts of one error mostly differ in their numbers alone, and which digits they are does not matter here: a text that was found
-# to have nothing to mask is known again by its shape, for half the time of a look.
-_AS_ONE_DIGIT: Final = bytes.maketrans(b"123456789", b"000000000")
-_HARMLESS: Final[set[bytes]] = set()
-_HARMLESS_MAX: Final = 256
 _MASK: Final = "***"
 # Of a traceback that is told: the last frames, and the errors that led to this one.
 _FRAMES_MAX: Final = 40
@@ -54,28 +48,17 @@ def masked(text: str) -> str:
     utf8 = text.encode("utf-8", "replace")
     if not text.isascii():
         text = utf8.decode()  # without lone surrogates, as the name of a file has them that is not UTF-8
-    shape = utf8.translate(_AS_ONE_DIGIT)
-    if shape in _HARMLESS:
-        return text
     lower = text.lower()
     if _SECRET_RUN in utf8.translate(_IN_RUNS) or any(name in lower for name in _SECRET_NAMES):
         return _SECRETS.sub(
             lambda found: found["uuid"] or (found["keep"] or found["name"] or "") + _MASK, text
         )
-    if len(shape) <= TEXT_CHARS_MAX:
-        if len(_HARMLESS) >= _HARMLESS_MAX:
-            _HARMLESS.clear()
-        _HARMLESS.add(shape)
     return text
 
 
 def class_name(error: BaseException) -> str:
     """The error's class with its module, unless that is Python's own."""
-    return _name_of(type(error))  # type: ignore[arg-type]  # mypy takes no class of exceptions for hashable
-
-
-@functools.lru_cache(maxsize=256)
-def _name_of(kind: type[BaseException]) -> str:
+    kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return name.encode("utf-8", "replace").decode()
 

@@ -34,26 +34,16 @@ class LeaseLost(Exception):
 
 
 class Settling:
-    """Something that is done already, or soon: await it on any event loop, or `wait()` for it in a thread."""
+    """Something that is done already, or soon: await it, on any event loop."""
 
-    __slots__ = ("_futures",)
+    __slots__ = ("futures",)
 
     def __init__(self, *futures: Future[None]) -> None:
-        self._futures = futures
-
-    @property
-    def settled(self) -> bool:
-        """Whether there is nothing left to wait for."""
-        return all(future.done() for future in self._futures)
+        self.futures = futures
 
     def __await__(self) -> Generator[Any, None, None]:
-        for future in self._futures:
+        for future in self.futures:
             yield from asyncio.wrap_future(future).__await__()
-
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Block until it is done; never on the event loop that has to do it."""
-        for future in self._futures:
-            future.result(timeout_s)
 
 
 class Lease:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,7 +17,7 @@ from veil.client.api import ApiError, Attribute, QueueApi
 from veil.consumer.acknowledging import Deletes, Releases
 from veil.consumer.error_reports import class_name, told, traceback_text, words_of
 from veil.consumer.handlers.table import Handler, HandlerTable
-from veil.consumer.lease import LeaseStatus
+from veil.consumer.lease import Lease, LeaseStatus
 from veil.consumer.message import Message
 from veil.consumer.outcomes import (
     DEFAULT_BACKOFF,
@@ -137,12 +137,23 @@ class MessageProcessor:
         for outcome in outcomes:
             if isinstance(outcome, Fatal):  # first, or a receive of our own that waits would take it again
                 await self._on_fatal(outcome.reason or "a handler asked for it")
-        await self._releases.give_back(back + await self._taken_over(halt()))
+        await self.give_back(halt(), behind=back)
         return False
 
-    async def give_back(self, messages: Sequence[Message]) -> None:
-        """Make messages that were not begun visible at once, from the first on."""
-        await self._releases.give_back(await self._taken_over(messages))
+    async def give_back(
+        self,
+        messages: Sequence[Message],
+        *,
+        behind: Sequence[tuple[Message, int]] = (),
+        ended: Callable[[Lease], bool] = Lease.end,
+    ) -> None:
+        """Make messages visible at once, from the first on, although no handler has said so: those whose leases can be ended
+        like this. They follow those that are given back for a reason of their own."""
+        await self._keeper.let_go(*(message.lease for message in messages))
+        taken_over = [message for message in messages if ended(message.lease)]
+        for message in taken_over:
+            self._on_given_back(message)
+        await self._releases.give_back([*behind, *((message, 0) for message in taken_over)])
 
     def let_expire(self, messages: Sequence[Message]) -> None:
         """Do nothing more for them: they come back when their windows end."""
@@ -151,10 +162,10 @@ class MessageProcessor:
             message.lease.end()
 
     async def abandon(self, messages: Sequence[Message]) -> None:
-        """Give back what handlers hold that do not end; whatever they still do is of no account."""
-        await self._keeper.let_go(*(message.lease for message in messages))
-        why = "the consumer stopped, and its handler did not"
-        await self._releases.give_back(self._noted(each for each in messages if each.lease.lose(why)))
+        """Give back what handlers hold that do not end; what they still do has no effect on their messages."""
+        await self.give_back(
+            messages, ended=lambda lease: lease.lose("the consumer stopped, and its handler did not")
+        )
 
     async def _end(self, message: Message, outcome: Outcome | None) -> int:
         """Carry out whatever ends at the message itself: _GONE, _LEFT, or the seconds after which it is to be visible."""
@@ -216,18 +227,6 @@ class MessageProcessor:
             later = settled(DEFAULT_BACKOFF, message.lease, message.receive_count, self._random.random)
             return later if isinstance(later, RetryAfter) else Release()
         return Delete()
-
-    async def _taken_over(self, messages: Sequence[Message]) -> list[tuple[Message, int]]:
-        """Those whose leases can still be ended, now ended, to be made visible at once."""
-        await self._keeper.let_go(*(message.lease for message in messages))
-        return self._noted(each for each in messages if each.lease.end())
-
-    def _noted(self, messages: Iterable[Message]) -> list[tuple[Message, int]]:
-        """What is given back although no handler has said so, to be made visible at once."""
-        given_back = [(message, 0) for message in messages]
-        for message, _ in given_back:
-            self._on_given_back(message)
-        return given_back
 
 
 # ---- the copy that goes to the dead letters, with what happened written on it as attributes
