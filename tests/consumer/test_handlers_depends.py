@@ -231,3 +231,16 @@ async def test_a_lifespan_that_is_no_context_manager_is_named(veil_server: VeilS
     app = Consumer("nowhere", endpoint=veil_server.endpoint_url, lifespan=lifespan)  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match=r"lifespan=.*lifespan.*@asynccontextmanager"):
         await app.start()
+
+
+class Shop:
+    async def __call__(self) -> str:
+        return "open"
+
+
+async def test_a_class_may_be_asked_for_although_its_objects_can_be_awaited() -> None:
+    async def ship(order: dict[str, Any], shop: Annotated[Shop, Depends(Shop)]) -> None:
+        steps.append(await shop())
+
+    assert await outcome_of(ship) == Delete()
+    assert steps == ["open"]

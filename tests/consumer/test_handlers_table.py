@@ -194,3 +194,13 @@ async def test_a_middleware_learns_of_a_lost_lease_but_cannot_overrule_it() -> N
 def test_what_cannot_be_a_middleware_is_refused() -> None:
     with pytest.raises(MiddlewareRefused, match="expected async def \\(message, call_next\\) -> Outcome"):
         HandlerTable().use(lambda message, call_next: call_next(message))
+
+
+def test_a_class_in_place_of_its_object_is_refused_as_a_middleware() -> None:
+    class Timed:
+        async def __call__(self, message: Message, call_next: CallNext) -> Outcome:
+            return await call_next(message)
+
+    with pytest.raises(MiddlewareRefused, match="Timed"):
+        HandlerTable().use(Timed)  # type: ignore[arg-type]
+    HandlerTable().use(Timed())

@@ -197,10 +197,10 @@ def handler_name(function: Callable[..., Any]) -> str:
 
 
 def is_coroutine_function(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives something to await; also for objects whose class says so."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - what its __call__ is, not whether it has one
-    )
+    """Whether calling it gives something to await; also for objects whose class says so, but not for such a class."""
+    if isinstance(function, type):
+        return False
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def _unbound(function: Callable[..., Any]) -> Callable[..., Any]:
