@@ -13,7 +13,7 @@ from tests.consumer.handler_kit import ManualTime, a_message
 from veil.client.api import ApiError, Failure
 from veil.consumer.handlers.running import HandlingSettings
 from veil.consumer.handlers.table import HandlerTable
-from veil.consumer.metrics import LABELS_MAX, ConsumerMetrics, RenewalWatch
+from veil.consumer.metrics import ConsumerMetrics, RenewalWatch
 from veil.consumer.outcomes import DeadLetter, Delete, Discard
 
 
@@ -85,17 +85,6 @@ def test_what_runs_and_what_waits_is_asked_when_somebody_looks() -> None:
     assert found["veil_consumer_waiting", "orders"] == 8
     metrics.unwatch("orders")
     assert ("veil_consumer_in_flight", "orders") not in samples(metrics)
-
-
-def test_labels_are_bounded() -> None:
-    metrics = ConsumerMetrics()
-    for number in range(LABELS_MAX + 50):
-        metrics.handled(a_message(queue=f"q-{number}"), f"h-{number}", Delete(), 0.1)
-        metrics.watch(f"q-{number}", in_flight=lambda: 1, waiting=lambda: 0)
-    found = samples(metrics)
-    names = {labels[1:] for labels in found if labels[0] == "veil_consumer_messages_handled_total"}
-    assert len(names) == LABELS_MAX + 1
-    assert found["veil_consumer_messages_handled_total", "_other", "_other", "delete"] == 50
 
 
 def test_counts_from_many_threads_add_up() -> None:

@@ -1,7 +1,6 @@
 """How a consumer is watched: its metrics, and a small HTTP server for /healthz, /readyz and /metrics.
 
-Metrics are plain counts, turned into Prometheus's when asked, so that counting costs handlers nothing. Labels are bounded:
-queues and handlers beyond a hundred are summed under `_other`, outcomes are a fixed set.
+Metrics are plain counts, turned into Prometheus's when asked, so that counting costs handlers nothing.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-LABELS_MAX: Final = 100
-_OTHER: Final = "_other"
 _TELL_EVERY_S: Final = 5.0  # of renewals that fail
 # From a handler that only forwards to one that runs for hours.
 SECONDS_BOUNDS: Final = (
@@ -56,11 +53,9 @@ class ConsumerMetrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._lock = threading.Lock()
-        self._handled: dict[tuple[str, str], _Handled] = {}  # by queue and handler
+        self._handled: defaultdict[tuple[str, str], _Handled] = defaultdict(_Handled)  # by queue and handler
         self._leases: dict[str, defaultdict[str, int]] = {name: defaultdict(int) for name in LEASE_EVENTS}
         self._gauges: dict[str, tuple[Callable[[], float], Callable[[], float]]] = {}
-        self._queues: set[str] = set()
-        self._handlers: set[str] = set()
         self._registry = registry
         if registry is not None:
             registry.register(self)
@@ -68,25 +63,21 @@ class ConsumerMetrics:
     def handled(self, message: Message, handler: str, outcome: Outcome | None, seconds: float) -> None:
         """A handler has ended with this outcome; None when its lease was lost, 0 seconds when it was not begun."""
         with self._lock:
-            found = self._handled.get((message.queue, handler))
-            if found is None:
-                key = (_known(self._queues, message.queue), _known(self._handlers, handler))
-                found = self._handled.setdefault(key, _Handled())
+            found = self._handled[message.queue, handler]
             found.outcomes[label(outcome)] += 1
             if seconds:  # else it would only make handlers look quicker than they are
                 found.buckets[bisect_left(SECONDS_BOUNDS, seconds)] += 1
                 found.sum += seconds
 
-    def lease(self, event: str, queue: str, count: int = 1) -> None:
+    def lease(self, event: str, queue: str) -> None:
         """Something happened to a lease: one of LEASE_EVENTS."""
         with self._lock:
-            self._leases[event][_known(self._queues, queue)] += count
+            self._leases[event][queue] += 1
 
     def watch(self, queue: str, *, in_flight: Callable[[], float], waiting: Callable[[], float]) -> None:
         """Ask these, when somebody looks, how many messages are being handled and how many wait for a slot."""
         with self._lock:
-            if _known(self._queues, queue) != _OTHER:
-                self._gauges[queue] = (in_flight, waiting)
+            self._gauges[queue] = (in_flight, waiting)
 
     def unwatch(self, queue: str) -> None:
         """The queue is consumed no more."""
@@ -154,15 +145,6 @@ class _Handled:
         self.outcomes: defaultdict[str, int] = defaultdict(int)
         self.buckets = [0] * (len(SECONDS_BOUNDS) + 1)
         self.sum = 0.0
-
-
-def _known(names: set[str], name: str) -> str:
-    if name in names:
-        return name
-    if len(names) >= LABELS_MAX:
-        return _OTHER
-    names.add(name)
-    return name
 
 
 # ---- renewal
