@@ -544,7 +544,7 @@ def test_a_watcher_that_fails_does_not_stop_the_keeper(caplog):
         assert not lease.lost and lease.extensions == 3
 
     run_virtual(whole())
-    assert "whoever watches" in caplog.text
+    assert "an observer of the keeper failed" in caplog.text
 
 
 def test_a_callback_of_a_lost_lease_may_talk_to_the_keeper():

@@ -1,4 +1,4 @@
-"""The answers of the service, decoded; what cannot be decoded is an answer that nobody understood."""
+"""The answers of the service, decoded; one that cannot be decoded counts as no answer."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def sent_in(answer: HttpAnswer, entries: int) -> list[str | ApiError]:
 
 
 def field(answer: HttpAnswer, name: str, otherwise: Any = None) -> Any:
-    """One field of the answer; an answer without it, where there is nothing else to say, is one that nobody understood."""
+    """One field of the answer; an answer without it, where `otherwise` is not given, cannot be understood."""
     found = decoded(_fields, answer).get(name)
     if found is None:
         found = otherwise
@@ -165,7 +165,7 @@ def field(answer: HttpAnswer, name: str, otherwise: Any = None) -> Any:
 
 
 def decoded(decoder: msgspec.json.Decoder[T], answer: HttpAnswer) -> T:
-    """The body as the decoder's type; an answer that it cannot be is one that nobody understood."""
+    """The body as the decoder's type; raises ApiError UNREACHABLE for any other answer."""
     try:
         return decoder.decode(answer.body or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -21,7 +21,7 @@ from veil.core.limits import BATCH_ENTRIES_MAX
 class Failure(Enum):
     """Why a call, or one entry of a batch, did not succeed; what to do about it depends on nothing else."""
 
-    LOST = "lost"  # the message is gone or somebody else holds it: the receipt means nothing any more
+    LOST = "lost"  # the message is gone or another consumer holds it: the receipt means nothing any more
     CAPPED = "capped"  # the lease cannot be made longer: twelve hours after the receive is the end
     THROTTLED = "throttled"  # try again, more slowly
     UNREACHABLE = "unreachable"  # no answer, a broken one, or a 5xx: the outcome is unknown, try again
@@ -193,7 +193,7 @@ _CODES: Final = {
         "KmsThrottled", "KMS.Throttling",
     ),
     # The service's own trouble; a batch entry has no status to say so. And what was signed too long ago, such as before the
-    # machine slept: the next try is signed anew.
+    # machine slept: the next try is signed again.
     Failure.UNREACHABLE: (
         "InternalError", "InternalFailure", "ServiceUnavailable", "RequestTimeout", "RequestExpired",
     ),

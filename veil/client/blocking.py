@@ -46,11 +46,11 @@ class LoopThread:
         self._thread.start()
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin the work on the loop; the caller waits when it needs what it comes to."""
+        """Begin the work on the loop; the caller waits for the result when it needs it."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run the work on the loop and wait for what it comes to."""
+        """Run the work on the loop and wait for its result."""
         future = self.begin(work)
         try:
             return future.result()
@@ -100,7 +100,7 @@ class ServiceTarget:
     endpoint: str
     region: str
     credentials: Credentials = DUMMY
-    is_default: bool = False  # nobody has named an endpoint
+    is_default: bool = False  # no endpoint was named
 
 
 def find_target(
@@ -234,8 +234,8 @@ def _beginning_with(prefix: str) -> Answer:
 
 
 def _may_pass(error: ApiError) -> bool:
-    """Whether the next try may be answered. Nobody is expected to start a server within a second, and a certificate stays as
-    it is."""
+    """Whether the next try may be answered. A server that is down will hardly be started within a second, and a certificate stays
+    as it is."""
     if isinstance(error.__cause__, NoAnswer):
         return not (error.__cause__.refused or error.__cause__.untrusted)
     return error.away or error.failure is Failure.THROTTLED

@@ -393,7 +393,7 @@ class SqsClient(QueueApi):
         return True
 
     def _give_back(self, url: str, answer: HttpAnswer) -> None:
-        """Messages that came for a receive nobody waits for: visible again, now instead of a window later."""
+        """Messages that came for a receive that was cancelled: visible again now, instead of a window later."""
         if answer.status != 200:
             return
         try:
@@ -441,8 +441,8 @@ async def with_retries(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     random: Random = RANDOM,
 ) -> T:
-    """What the call comes to, made again up to so many times while its failure may pass; `failed` hears of each, and of the pause
-    before the next."""
+    """The result of the call, which is made up to so many times while its failure may pass; `failed` is called with each failure
+    and the pause before the next try."""
     failures = 0
     while True:
         try:

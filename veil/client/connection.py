@@ -77,7 +77,7 @@ def current_span() -> str | None:
 
 # ---- one connection
 
-# How long an answer that nobody waits for any more is still listened for.
+# How long an answer is still waited for after its caller was cancelled.
 LINGER_S = 1.0
 _READ_FIRST_S: Final = 0.05
 
@@ -86,7 +86,7 @@ class NoAnswer(Exception):
     """No usable answer came, so what became of the request is unknown.
 
     `stale` means that a connection which had rested was closed without a byte in answer: very likely the peer closed it
-    before it saw the request. `refused` means that nobody listens there, `untrusted` that TLS could not be agreed on.
+    before it saw the request. `refused` means that no server listens there, `untrusted` that TLS could not be agreed on.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ OnOrphaned = Callable[[HttpAnswer], None]  # gets an answer whose caller was can
 
 
 class ClientConnection(asyncio.Protocol):
-    """Exchanges one request at a time. Whoever uses it looks at `reusable` afterwards; a connection that is not closes itself."""
+    """Exchanges one request at a time. Its user looks at `reusable` afterwards; a connection that is not closes itself."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_lost: Callable[[ClientConnection], None]) -> None:
         self._loop, self._on_lost = loop, on_lost
@@ -142,7 +142,7 @@ class ClientConnection(asyncio.Protocol):
     ) -> HttpAnswer:
         """The answer to the request, or NoAnswer.
 
-        A caller that is cancelled closes the connection, so that the service stops working for nobody. What is in an answer
+        A caller that is cancelled closes the connection, so that the service stops its work. What is in an answer
         that was already on its way then goes to `on_orphaned`: the messages in it have been claimed.
         """
         waiting: asyncio.Future[HttpAnswer] = self._loop.create_future()
@@ -192,7 +192,7 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._bytes_left -= len(data)
         if self._waiting is None:
-            self.abort()  # nobody asked: whatever it is, it must not be taken for the next answer
+            self.abort()  # not asked for: it must not be taken for the next answer
             return
         if self._bytes_left < 0:
             self._fail("the answer is larger than any answer can be")
@@ -204,7 +204,7 @@ class ClientConnection(asyncio.Protocol):
             self._fail("the answer is not HTTP")
 
     def eof_received(self) -> None:
-        self.reusable = False  # at once: the loss of the connection is told only later
+        self.reusable = False  # at once: `connection_lost` comes only later
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.reusable = False
@@ -333,7 +333,7 @@ class HttpPool:
             connection = self._rested(rest_s_max) or await self._connected()
             try:
                 if self._ending and on_orphaned is not None:
-                    # Nobody would be there to give back what it claims.
+                    # What it claims could not be given back any more.
                     raise NoAnswer("the client was closed")
                 return await connection.exchange(
                     request, timeout_s=timeout_s, answer_bytes_max=answer_bytes_max, on_orphaned=on_orphaned

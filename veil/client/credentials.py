@@ -1,5 +1,5 @@
-"""Whose key signs: given, from the environment, from the shared files, every other kind through botocore; found on first need and
-refreshed in time, without holding up the event loop."""
+"""The key that signs: given, from the environment, from the shared files, every other kind through botocore; found on first need
+and refreshed in time, without holding up the event loop."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ class CredentialsSource:
         self._endpoint_url, self._dummies_will_do = endpoint_url, dummies_will_do
         self._monotonic = monotonic
         self._held = given
-        self._fetched: Any = None  # botocore's, which refreshes them as it sees fit
+        self._fetched: Any = None  # botocore's, which refreshes them in time
         self._ask_again_at_s = 0.0
         self._finding = asyncio.Lock()
 
@@ -295,7 +295,7 @@ class CredentialsSource:
         except ApiError as error:
             if self._held is None:
                 raise
-            # What worked before may work again: a token service can be away, and somebody can log in again.
+            # What worked before may work again: a token service can be away, and the user can log in again.
             raise ApiError(Failure.UNREACHABLE, error.code, error.message) from None
 
     def _found(self) -> Credentials:

@@ -1,4 +1,4 @@
-"""Where the service is, by the names AWS has for it (endpoint and region), and whom to trust there."""
+"""Where the service is, by the names AWS has for it (endpoint and region), and which certificates to trust there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from veil.client.api import ApiError, Failure
 from veil.client.credentials import Profile
 
 LOCAL = "http://127.0.0.1:9324"  # where `veil serve` listens unless told otherwise
-REGION_OF_OTHERS = "us-east-1"  # what a service that is not AWS is told when nobody says otherwise
+REGION_OF_OTHERS = "us-east-1"  # for a service that is not AWS, where no region is named
 
 _REGION: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _ARN = re.compile(r"arn:[a-z-]+:sqs:([a-z0-9-]+):")
@@ -68,7 +68,7 @@ def find_endpoint(
         or (REGION_OF_OTHERS if url else None)
     )
     if region is None:
-        # Nothing speaks of AWS: whoever tries Veil out has its server on this machine.
+        # Nothing speaks of AWS: somebody who tries Veil out has its server on this machine.
         url, region = LOCAL, REGION_OF_OTHERS
     if not _REGION.fullmatch(region):
         raise EndpointRefused(f"region {region!r}: expected a name such as eu-central-1")
@@ -81,7 +81,7 @@ def parse_endpoint(url: str) -> Endpoint:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-        # As whoever looks the name up will do: its labels have 1 to 63 characters.
+        # As the lookup of the name will do: its labels have 1 to 63 characters.
         (host or "").encode("idna")
     except ValueError:
         raise refusal from None
@@ -111,7 +111,7 @@ def region_in(queue: str) -> str | None:
 
 
 def configured_endpoint(profile: Profile, environ: Mapping[str, str] = os.environ) -> str | None:
-    """The endpoint's URL by AWS's variables and the profile; None where nobody has named one."""
+    """The endpoint's URL by AWS's variables and the profile; None where none is named."""
     ignored = environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS") or profile.settings.get(
         "ignore_configured_endpoint_urls", ""
     )
@@ -140,7 +140,7 @@ class EndpointRefused(ApiError):
         super().__init__(Failure.FATAL, "", text)
 
 
-# ---- TLS: whom to trust, by AWS's own variable, and what went wrong in words that help
+# ---- TLS: which authorities to trust, by AWS's own variable, and what went wrong in words that help
 
 CA_BUNDLE_VARIABLE: Final = "AWS_CA_BUNDLE"
 

@@ -48,7 +48,7 @@ class Outgoing:
 
 
 class SendFailed(Exception):
-    """Some of many messages were not sent, or nobody knows: `errors` has each by its place, `ids` what was sent."""
+    """Some of many messages were not sent, or it is unknown: `errors` has each by its place, `ids` what was sent."""
 
     def __init__(self, errors: Mapping[int, Exception], ids: list[str | None]) -> None:
         place, first = next(iter(errors.items()))
@@ -177,7 +177,7 @@ class Queue:
             return self._sender.submit(entry)
 
     def _entry(self, message: Outgoing) -> _Waiting:
-        """The message as it travels; whatever is wrong with it is said here, to whoever sends it."""
+        """The message as it travels; raises TypeError or ValueError, to its sender, for one that cannot be sent."""
         entry: dict[str, Any] = {"MessageBody": _body(message.payload)}
         attributes = {name: attribute_of(name, value) for name, value in (message.attributes or {}).items()}
         if message.type is not None:
@@ -209,20 +209,20 @@ class Queue:
 
 
 class _Waiting:
-    """An entry of a batch, and who waits for it, and until when."""
+    """An entry of a batch, the future that its sender waits for, and until when."""
 
     __slots__ = ("bytes", "context", "deadline_s", "entry", "future")
 
     def __init__(self, entry: dict[str, Any], size: int, deadline_s: float) -> None:
         self.entry, self.bytes, self.deadline_s = entry, size, deadline_s
-        self.context = copy_context()  # so that the request is in the trace of whoever sends
+        self.context = copy_context()  # so that the request is in the sender's trace
         self.future: Future[str] = Future()
-        # From here on nobody can cancel it: whoever gives up waiting does not spoil it for the others of its batch.
+        # From here on it cannot be cancelled: a sender that stops waiting must not spoil it for the others of its batch.
         self.future.set_running_or_notify_cancel()
 
 
 class _Sender:
-    """The thread that sends for everybody."""
+    """The thread that sends for all threads and coroutines."""
 
     def __init__(self, queue: str, client_for: Callable[[], SqsClient]) -> None:
         self.pid = os.getpid()
@@ -291,7 +291,7 @@ class _Sender:
                         await self._send([each])
                     return
                 rest, last = batch, self._named(error)
-            except Exception as error:  # whoever waits must hear of it, whatever it is
+            except Exception as error:  # the senders wait for it, whatever it is
                 _give_up(batch, error)
                 return
             else:
@@ -304,7 +304,7 @@ class _Sender:
             pause_s = _BACKOFF.pause_s(failures, last.failure, RANDOM)
             if not _give_up(rest, last, time.monotonic() + pause_s if last.may_pass else math.inf):
                 return
-            # With those that were given up: Veil knows only the same request again, and of theirs nobody knows if it was stored.
+            # With those that were given up: Veil recognises only the same request, and it is unknown whether theirs were stored.
             batch, failures = rest, failures + 1
             await asyncio.sleep(pause_s)
 
@@ -316,7 +316,7 @@ class _Sender:
 
 
 def _give_up(batch: list[_Waiting], error: Exception, by_s: float = math.inf) -> list[_Waiting]:
-    """Tell those who wait until that instant at most; the others."""
+    """Fail the entries whose senders wait until that instant at most; returns the others."""
     waiting = [each for each in batch if not each.future.done()]
     for each in waiting:
         if each.deadline_s < by_s:
@@ -325,7 +325,7 @@ def _give_up(batch: list[_Waiting], error: Exception, by_s: float = math.inf) ->
 
 
 def _settle(batch: list[_Waiting], answers: list[str | ApiError]) -> tuple[list[_Waiting], ApiError]:
-    """Tell those whose message was sent or refused; those that may be tried again, and why."""
+    """Answer the senders whose message was sent or refused; returns the entries that may be tried again, and why."""
     rest: list[_Waiting] = []
     last = ApiError(Failure.UNREACHABLE, "", "")
     for each, answer in zip(batch, answers, strict=True):

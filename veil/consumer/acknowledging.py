@@ -131,7 +131,7 @@ class Batcher(Generic[E]):
 
         def over(task: asyncio.Task[None]) -> None:
             self._pauses.discard(task)
-            # Told here and not in the task: one that is cancelled before it has begun would tell nobody.
+            # Here and not in the task: one that is cancelled before it has begun never runs.
             if task.cancelled():
                 self._ended(entry, error)
                 answered(error)
@@ -150,7 +150,7 @@ class Deletes(Batcher[Message]):
     """Deletes, in batches; a message whose delete failed is known when it comes back, and is not handled again.
 
     A message that waits for its delete is held and renewed like one that is being handled. Its lease is ended with the call
-    that deletes it, and one that was lost until then is not deleted: it is somebody else's.
+    that deletes it, and one that was lost until then is not deleted: another consumer may hold it.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class Deletes(Batcher[Message]):
             if self._handled:
                 self._handled.pop(message.id, None)
             return
-        # Also after LOST: its handler has succeeded, and if whoever holds it now fails, it may come back to us.
+        # Also after LOST: its handler has succeeded, and if its new holder fails, it may come back to us.
         self._handled[message.id] = None
         self._handled.move_to_end(message.id)
         if len(self._handled) > _REMEMBERED_MAX:
@@ -210,7 +210,7 @@ class Deletes(Batcher[Message]):
 
 
 class Releases(Batcher[tuple[Message, int]]):
-    """Changes the visibility of what was not handled. The keeper must have let go of the leases before.
+    """Changes the visibility of what was not handled. The keeper must have let go of their leases before.
 
     A message whose change fails for good comes back when its window ends: later than wished, never lost.
     """

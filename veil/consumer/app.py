@@ -37,7 +37,7 @@ _LAST_TASKS_S: Final = 1.0
 # ---- children that handlers fork, as the pools of `multiprocessing` do
 #
 # They inherit the event loop's signal handlers, and the pipe by which these wake it: a signal to a child would stop the consumer,
-# and not end the child. So a child goes back to the handlers from before, and hears of no signal until it has.
+# and not end the child. So a child goes back to the handlers from before, and gets no signal until it has.
 
 _handlers_before: Final[dict[signal.Signals, Any]] = {}  # while a loop of this process takes the signals
 
@@ -120,7 +120,7 @@ class Consumer:
             journal=journal,
         )
         if renewal is None and self.settings.visibility_s is not None:
-            # Whoever names a length means it for every window, not only for the first.
+            # A length that is given is meant for every window, not only for the first.
             window = timedelta(seconds=self.settings.visibility_s)
             self.configure(renewal=Adaptive(window_min=window, window_max=window))
         handling = HandlingSettings(on_failure=FailurePolicy(on_failure), on_poison=on_poison)

@@ -21,13 +21,13 @@ _log = logging.getLogger(__name__)
 
 # ---- order
 
-# A group that failed so long ago is somebody else's by now, or mended.
+# A group that failed so long ago is held by another consumer by now, or works again.
 _FAILING_S: Final = 900.0
 _FAILING_MAX: Final = 1_000
 
 
 class WaitingMessages:
-    """Messages that wait for a slot. First come, first served; nobody stands in anybody's way."""
+    """Messages that wait for a slot. First come, first served: none waits for another one."""
 
     def __init__(self) -> None:
         self._all: deque[Message] = deque()
@@ -53,7 +53,7 @@ class WaitingMessages:
         self._all.append(message)
 
     def take(self) -> Message | None:
-        """The one to begin next; None when nobody may."""
+        """The message to begin next; None when none may begin."""
         return self._all.popleft() if self._all else None
 
     def take_with(self, first: Message, count: int, fits: Callable[[Message], bool]) -> list[Message]:
@@ -71,7 +71,7 @@ class WaitingMessages:
         return []
 
     def settled(self, message: Message, gone: bool) -> bool:
-        """What was taken has come to its end, out of the queue or not; whether that let somebody go on."""
+        """What was taken has its outcome, out of the queue (`gone`) or not; whether another message may begin now."""
         return False
 
     def drain(self) -> list[Message]:
@@ -84,7 +84,7 @@ class WaitingMessages:
 class FifoWaiting(WaitingMessages):
     """Groups side by side, in turn; the members of each one after the other, the next only when the last is settled.
 
-    A group takes one slot, however many of its members wait: nobody else could receive them anyway.
+    A group takes one slot, however many of its members wait: no other consumer could receive them anyway.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -109,9 +109,8 @@ class FifoWaiting(WaitingMessages):
     def receive_max(self, bulk_max: int) -> int:
         """Ten, but one at a time while a group is failing.
 
-        Whoever receives the member that failed gets those behind it in the same answer, and can only give them back: each
-        time counts as a receive, and with the failing one they would all end among the dead letters, never having been
-        handled. Alone, it counts alone.
+        A receive of ten that brings the failing member brings those behind it too, and they can only be given back. Each time
+        counts as a receive, so they would all end among the dead letters without having been handled.
         """
         now_s = self._monotonic()
         while self._failed_at_s:
@@ -183,7 +182,7 @@ class FifoWaiting(WaitingMessages):
 
 # ---- dispatching
 
-# So quickly nobody has waited for anything: the task is as good as new, and the event loop is not kept for long.
+# A handler that took no longer has not waited for anything: the task can be used again, and the event loop is not kept for long.
 _QUICK_S: Final = 0.000_05
 
 
@@ -215,7 +214,7 @@ class Dispatch:
         self._starting = False  # a task is about to take a message
         self._in_hand = 0  # messages whose handlers are at work
         self._settling = 0
-        self._all_settled: asyncio.Future[None] | None = None  # somebody waits for it
+        self._all_settled: asyncio.Future[None] | None = None  # set while `drained` waits
         self._closed = False
         self._late: list[Message] = []  # received when nothing was begun any more
 
@@ -262,7 +261,7 @@ class Dispatch:
         self._closed = True
 
     def not_begun(self) -> list[Message]:
-        """Everything that waits or came late, in order, handed over to whoever gives it back."""
+        """Everything that waits or came late, in order, for the caller to give back."""
         late, self._late = self._late, []
         return self._waiting.drain() + late
 
@@ -281,7 +280,7 @@ class Dispatch:
             task.cancel()
 
     def _begin(self) -> None:
-        """See that a task is about to start while something may be begun; it sees to the one after it, should it have to wait."""
+        """Start a task if a message may begin. Once it has taken one, it starts the next task itself."""
         if (
             not self._starting
             and not self._closed
@@ -305,7 +304,7 @@ class Dispatch:
         ]
 
     async def _work(self) -> None:
-        """Handle what is next, and go on so as long as handlers are quick and leave no trace in the task."""
+        """Handle what is next, and go on while handlers are quick and leave the task's context as it was."""
         self._starting = False
         task = asyncio.current_task()
         assert task is not None
@@ -318,13 +317,13 @@ class Dispatch:
                 try:
                     outcomes = await self._processor.work(messages)
                 except asyncio.CancelledError:
-                    task.uncancel()  # whoever ends the handler does not end what has to become of its message
+                    task.uncancel()  # the handler was ended; its message still needs its outcome
                     outcomes = [Interrupted() if self._closed else LetExpire()] * len(messages)
                     if not self._closed:
                         _log.warning("the handler's task was cancelled", extra=messages[0].extra())
                 except (Exception, GeneratorExit) as error:
                     if isinstance(error, GeneratorExit) and not _is_current(task):
-                        raise  # not the handler's own: what is left of this task is thrown away
+                        raise  # not the handler's own: this task is being thrown away
                     _log.exception("handling failed in an unforeseen way", extra=messages[0].extra())
                     outcomes = [LetExpire()] * len(messages)
                 finally:

@@ -34,7 +34,7 @@ _SECRET_NAMES: Final = ("passw", "secret", "token", "api", "authorization", "cre
 _IN_RUNS: Final = bytes(48 if chr(each) in "0123456789abcdefABCDEF -" else 46 for each in range(256))
 _SECRET_RUN: Final = b"0" * 12
 _MASK: Final = "***"
-# Of a traceback that is told: the last frames, and the errors that led to this one.
+# Of a traceback that is reported: the last frames, and the errors that led to this one.
 _FRAMES_MAX: Final = 40
 _PLACES_MAX: Final = 256
 _PLACES: Final[dict[object, tuple[str, list[CodeType]]]] = {}  # by each frame's code and instruction
@@ -104,7 +104,7 @@ def _bounded_words(words: str) -> str:
 
 
 def _way_to(error: BaseException, trace: TracebackType | None, earlier_max: int = _EARLIER_MAX) -> str:
-    """The user's part of the traceback, masked, without the error's own line at its end: that one is told beside it.
+    """The user's part of the traceback, masked, without the error's own line at its end, which is reported beside it.
 
     Python's own way of writing one reads each file's state again and parses each line for its carets, and to mask the
     whole of it costs as much again: together as much as the rest of an attempt that fails. What is written of a place is

@@ -1,4 +1,4 @@
-"""Handling each key once, as far as a store can know: a middleware, and its keys in a SQLite file or in PostgreSQL.
+"""Handling each key once, as far as a store knows: a middleware, and its keys in a SQLite file or in PostgreSQL.
 
 It fails closed: while the store cannot be asked, messages wait and are tried again; none is handled on a guess.
 """
@@ -98,7 +98,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Somebody else is at it, for so long at most."""
+    """Another holder has claimed the key, for so long at most."""
 
     for_ms: int
 
@@ -107,7 +107,7 @@ Claim = Claimed | Done | Busy
 
 
 class IdempotencyStore(Protocol):
-    """Whatever it raises means that nobody knows: the message is then not handled but tried again later.
+    """Whatever it raises means "unknown": the message is then not handled but tried again later.
 
     Every method is atomic, and safe to call again after an error.
     """
@@ -242,7 +242,7 @@ class Idempotent:
         if not isinstance(outcome, Delete):
             await self._give_up(key, message)
             return
-        for _ in range(2):  # once more, because a connection that broke in between is opened anew
+        for _ in range(2):  # once more, because a connection that broke in between is opened again
             try:
                 finished = await self._store.finish(key, _holder(message), keep_ms=self._keep_ms)
             except Exception:
@@ -298,7 +298,7 @@ class _SqlIdempotency:
         if await self._run(key, holder, hold_ms, _CLAIM, *self._clear):
             return Claimed()
         row = await self._run(key, holder, 0, _LOOK)
-        # Given up between the two looks: whoever asks again soon will have it.
+        # Given up between the two statements: the next claim will get it.
         if row is None:
             return Busy(1)
         return Done() if row[0] else Busy(max(1, int(row[1])))
@@ -367,7 +367,7 @@ class SqliteIdempotency(_SqlIdempotency):
             "ms": ms,
             "now_ms": self._now_ms(),
         }
-        # Shielded: a transaction that is under way ends, whoever stopped waiting for it.
+        # Shielded: a transaction that has begun is finished even if the caller is cancelled.
         loop = asyncio.get_running_loop()
         return await asyncio.shield(loop.run_in_executor(self._thread, self._transaction, statements, values))
 

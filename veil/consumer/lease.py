@@ -25,12 +25,12 @@ class LeaseStatus(Enum):
     """What has become of a lease."""
 
     HELD = "held"
-    LOST = "lost"  # somebody else has, or may have, the message: its result must not be kept
+    LOST = "lost"  # another consumer has, or may have, the message: the result must not be kept
     ENDED = "ended"  # deleted or given back by its holder
 
 
 class LeaseLost(Exception):
-    """The lease cannot be changed any more: the message is, or may be, somebody else's."""
+    """The lease cannot be changed any more: another consumer has, or may have, the message."""
 
 
 class Settling:
@@ -59,7 +59,7 @@ class Lease:
     # What most leases never change, so that to make one costs little.
     noticed = LeaseStatus.HELD  # its state as far as anybody has noticed, without a look at the clock
     why = ""  # it was lost, in words
-    _over: threading.Event | None = None  # made when somebody waits
+    _over: threading.Event | None = None  # made by `wait_lost`
     _on_lost: tuple[Callable[[], None], ...] = ()
     _on_warned: tuple[Callable[[], None], ...] = ()
     _ends_at_s: float | None = None
@@ -104,7 +104,7 @@ class Lease:
 
     @property
     def lost(self) -> bool:
-        """Whether the message is, or may be, somebody else's now. A sync handler looks at it between two steps."""
+        """Whether another consumer has, or may have, the message now. A sync handler looks at it between two steps."""
         self._look_at_the_clock()
         return self.noticed is LeaseStatus.LOST
 
@@ -149,7 +149,7 @@ class Lease:
     def extend(self, by: float | timedelta) -> Settling:
         """Make the window last so long from now, in whole seconds, and leave it to the handler from here on.
 
-        The keeper renews it no more and will not shorten it. Raises LeaseLost when the message is somebody else's, and
+        The keeper renews it no more and will not shorten it. Raises LeaseLost when another consumer has the message, and
         ApiError when the service refuses; the keeper then goes on as before.
         """
         seconds = by.total_seconds() if isinstance(by, timedelta) else by
@@ -160,13 +160,13 @@ class Lease:
         return self._change(int(seconds))
 
     def release(self) -> Settling:
-        """Give the message back: it is visible at once, to anybody, and what the handler returns is of no account."""
+        """Give the message back: it is visible at once, to every consumer, and what the handler returns has no effect."""
         return self._change(0)
 
     def _change(self, visibility_s: int) -> Settling:
         if self.control is None:
             raise RuntimeError(
-                f"lease of message {self.message_id}: no keeper holds it, so nobody can change it"
+                f"lease of message {self.message_id}: no keeper holds it, so it cannot be changed"
             )
         future = self.control.change(self, visibility_s)
         try:
@@ -192,7 +192,7 @@ class Lease:
             self.released = self.end()
 
     def lose(self, why: str) -> bool:
-        """Mark as lost, once; tells whoever asked to be told."""
+        """Mark as lost, once, and run the callbacks of `when_lost`."""
         return self._finish(LeaseStatus.LOST, why)
 
     def end(self) -> bool:
@@ -210,7 +210,7 @@ class Lease:
             call()
 
     def warn(self, ends_at_s: float) -> bool:
-        """Say, once, that renewal ends for good at that instant; tells whoever asked to be told."""
+        """Say, once, that renewal ends for good at that instant, and run the callbacks of `when_warned`."""
         with self._lock:
             if self._ends_at_s is not None or self.noticed is not LeaseStatus.HELD:
                 return False
@@ -247,5 +247,5 @@ class Lease:
         for call in calls:
             try:
                 call()
-            except Exception:  # whoever notices keeps a thousand other leases, and must not fail for one
+            except Exception:  # the keeper has a thousand other leases, and must not fail for one
                 _log.exception("lease of message %s: a callback failed", self.message_id)

@@ -75,7 +75,7 @@ class ConsumerMetrics:
             self._leases[event][queue] += 1
 
     def watch(self, queue: str, *, in_flight: Callable[[], float], waiting: Callable[[], float]) -> None:
-        """Ask these, when somebody looks, how many messages are being handled and how many wait for a slot."""
+        """Call these for every page: how many messages are being handled, and how many wait for a slot."""
         with self._lock:
             self._gauges[queue] = (in_flight, waiting)
 
@@ -187,7 +187,7 @@ class RenewalWatch(KeeperEvents):
 
     def capped(self, lease: Lease, why: str) -> None:
         self._count("capped")
-        _log.warning("lease is renewed no more: %s", why, extra=self._facts(lease))
+        _log.warning("lease is no longer renewed: %s", why, extra=self._facts(lease))
 
     def warned(self, lease: Lease, ends_in_s: float) -> None:
         _log.warning("lease is renewed for another %.0f s only", ends_in_s, extra=self._facts(lease))
@@ -231,7 +231,7 @@ class HealthPages:
                     writer.write(self._answer(head))
                     await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
-            pass  # nobody who is owed an answer
+            pass  # not a probe, or one that has gone
         finally:
             self._connections -= 1
             with suppress(ConnectionError):

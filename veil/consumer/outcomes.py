@@ -71,7 +71,7 @@ class Backoff(Outcome):
 class DeadLetter(Outcome):
     """Send it to the queue's dead letters now, with the reason written on it as attributes.
 
-    The error and the handler are filled in by whoever knows them; they say no more about which outcome it is.
+    The error and the handler are filled in later, and make no difference when outcomes are compared.
     """
 
     reason: str = ""
@@ -91,7 +91,7 @@ class Discard(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Fatal(Outcome):
-    """Release it and stop the whole consumer, for whoever supervises the process to see."""
+    """Release it and stop the whole consumer with an error, for the process's supervisor to see."""
 
     reason: str = field(default="", compare=False)
 
@@ -126,7 +126,7 @@ def _check(owner: str, name: str, value: object, least: float, most: float) -> N
 
 # Between this decision and the service's there is a request; a delay to the last second would be refused.
 _MARGIN_S = 1.0
-# What a failure comes to unless a policy says otherwise, and a bare `Retry()`. Time for what is broken to mend, growing with
+# The outcome of a failure unless a policy says otherwise, and of a bare `Retry()`. Time for what is broken to mend, growing with
 # every receive, but short enough to notice that it has: 5, 10, 20 s, … to a quarter of an hour, less a random share, so that
 # what failed together does not return together. Letting the window run out would make crash recovery and retries share one
 # number; releasing at once would burn the receives of the redrive policy in a second.
@@ -152,7 +152,7 @@ class Retry(Verdict):
 
 
 class RetryNow(Verdict):
-    """Make it visible at once, for whoever receives next."""
+    """Make it visible at once, for the next receive of any consumer."""
 
     outcome = Release()
 

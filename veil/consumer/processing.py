@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 
 _GONE: Final = -1  # out of the queue
-_LEFT: Final = -2  # nothing was done: it comes back by itself, or is somebody else's already
+_LEFT: Final = -2  # nothing was done: it comes back by itself, or another consumer has it already
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,9 @@ class MessageProcessor:
         self._deletes, self._releases = deletes, releases
         self._wall, self._random = wall, random
         self._on_fatal = on_fatal  # stops the consumer; done once it receives nothing any more
-        self._on_given_back = on_given_back  # hears of what no handler has come to an end with
+        self._on_given_back = (
+            on_given_back  # gets each message that is given back without a handler's outcome
+        )
 
     def batch_max(self, message: Message) -> int:
         """How many messages its handler takes at a time."""
@@ -111,7 +113,7 @@ class MessageProcessor:
     def settle_at_once(
         self, message: Message, outcome: Outcome | None, done: Callable[[ApiError | None], None]
     ) -> bool:
-        """Nearly always: begin the delete of a message that was handled, without waiting; `done` when that has come to its end.
+        """Nearly always: begin the delete of a message that was handled, without waiting; `done` is called with the result.
         False: it needs `settle`, as what stands in an order does."""
         if type(outcome) is not Delete or message.settling is not None or self._facts.fifo:
             return False
@@ -171,7 +173,7 @@ class MessageProcessor:
         """Carry out whatever ends at the message itself: _GONE, _LEFT, or the seconds after which it is to be visible."""
         lease = message.lease
         if isinstance(outcome, DeadLetter) and lease.state is LeaseStatus.HELD:
-            # Before the keeper lets go: until the copy is safe, nobody else may receive the original.
+            # Before the keeper lets go: until the copy is safe, no other consumer may receive the original.
             outcome = await self._dead_lettered(message, outcome)
         is_done = isinstance(outcome, Delete | Discard)
         if not is_done or not self._keeper.knows_at_once:
@@ -231,13 +233,13 @@ class MessageProcessor:
 
 # ---- the copy that goes to the dead letters, with what happened written on it as attributes
 #
-# A message has at most ten attributes and a limited size. The sender's own stay; ours follow in the order of their use to
-# whoever looks at the dead letters, as many as there is room for, the long ones cut to fit.
+# A message has at most ten attributes and a limited size. The sender's own stay; ours follow, the most useful first, as many as
+# there is room for, the long ones cut to fit.
 
 REASON_BYTES_MAX: Final = 1_024
 TRACEBACK_BYTES_MAX: Final = 8_192
 _TEXT_BYTES_MAX: Final = 256
-# Below this, what is left of a cut text tells nothing.
+# A text that is cut to less says nothing.
 _TEXT_BYTES_MIN: Final = 16
 
 # What SQS refuses in a text: what XML 1.0 has no place for.
@@ -275,7 +277,7 @@ def _ours(
 ) -> Iterator[tuple[str, str, str, int]]:
     error, reason = outcome.error, outcome.reason
     if error is not None and not error_texts and reason in (told(error), words_of(error)):
-        reason = class_name(error)  # a reason that somebody gave stays
+        reason = class_name(error)  # a reason that the handler gave stays
     if error is not None:
         yield ERROR_TYPE, "String", class_name(error), _TEXT_BYTES_MAX
     yield REASON, "String", reason, REASON_BYTES_MAX
@@ -291,7 +293,7 @@ def _ours(
     first_at, last_at = message.first_received_at, now - timedelta(seconds=held_s(message.lease))
     if first_at is not None:
         yield FIRST_RECEIVED_AT, "String", _iso(first_at), _TEXT_BYTES_MAX
-        # The one is told by the service's clock, the other by this one's, from before the request was sent.
+        # The first is by the service's clock, the last by this machine's, from before the request was sent.
         last_at = first_at if message.receive_count == 1 else max(first_at, last_at)
     yield LAST_RECEIVED_AT, "String", _iso(last_at), _TEXT_BYTES_MAX
 

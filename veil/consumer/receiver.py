@@ -44,7 +44,7 @@ class HandlingTime:
 
 
 def prefetch_for(slots: int, usual_s: float | None) -> int:
-    """How many to receive ahead of free slots when nobody said: as many as the slots take up within a quarter of a second.
+    """How many to receive ahead of free slots where `prefetch` is not set: as many as the slots take up in a quarter of a second.
 
     Nothing is known at first, and then nothing is received ahead.
     """
@@ -73,7 +73,7 @@ def to_ask_for(*, slots: int, taken: int, asked: int, prefetch: int, call_max: i
 # ---- queue facts
 
 _FRESH_S: Final = 60.0
-_VISIBILITY_DEFAULT_S: Final = 30  # what SQS gives a queue for which nobody said
+_VISIBILITY_DEFAULT_S: Final = 30  # SQS's own default
 
 
 class QueueFacts:
@@ -109,7 +109,7 @@ class QueueFacts:
         if self._given_s is None and visibility_s < 1 and self._is_read:
             # Every receive would count, and none could be handled: all would end among the dead letters.
             _log.warning(
-                "%s now has a visibility timeout of 0, under which nobody can hold a message; the consumer goes on with %d s",
+                "%s now has a visibility timeout of 0, with which no consumer can hold a message; the consumer goes on with %d s",
                 self.url,
                 self.visibility_s,
             )

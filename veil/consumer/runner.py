@@ -283,7 +283,7 @@ class Runner:
         return min(room, call_max)
 
     def _deliver(self, raws: Sequence[RawMessage], visibility_s: int) -> None:
-        """Leases begin here, not with a slot: what waits must not lapse in our hands."""
+        """Leases begin here, not with a slot: a message must not lapse while it waits."""
         assert self._keeper is not None
         monotonic, url, name = self._dependencies.monotonic, self.facts.url, self._settings.name
         type_attribute = self._settings.message_type_attribute
@@ -360,7 +360,7 @@ class Runner:
             self._releases.hurry()
             await until_first(drained, asyncio.sleep(_LAST_S))
         if not drained.done():
-            # Looked at, or asyncio would tell of the cancelling as of an error that nobody has heard of.
+            # Otherwise asyncio would report the cancellation as an exception that was never retrieved.
             drained.add_done_callback(lambda done: done.cancelled() or done.exception())
             drained.cancel()
             if dispatch.running:
@@ -433,7 +433,7 @@ class Dependencies:
 
 
 def worker_agent(name: str | None) -> str:
-    """How this process names itself to the queue, so that whoever looks can tell its workers apart."""
+    """How this process names itself to the queue, so that its workers can be told apart there."""
     parts = {"host": socket.gethostname(), "pid": str(os.getpid()), "worker": name or ""}
     plain = {part: re.sub(r"[^A-Za-z0-9._-]", "-", text)[:64] for part, text in parts.items() if text}
     return " ".join(f"{part}/{text}" for part, text in plain.items())

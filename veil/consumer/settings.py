@@ -1,4 +1,4 @@
-"""What a consumer can be told, checked together before it starts."""
+"""The settings of a consumer, checked together before it starts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ConsumerSettings:
     health_port: int | None = None
     health_host: str = "127.0.0.1"
     worker: str | None = None  # what the console calls it, beside its host and its process
-    error_texts: bool = True  # False: of an error nothing is told but its class
+    error_texts: bool = True  # False: of an error only its class is reported
     # Where attempts are recorded, for a service that keeps no journal: a directory, s3://… or hdfs://…
     journal: str | None = None
 

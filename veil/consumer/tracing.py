@@ -72,7 +72,7 @@ class Tracing:
 
     @contextmanager
     def _processing(self, messages: Sequence[Message]) -> Iterator[list[Outcome]]:
-        """The span of a block that says what it comes to."""
+        """A span around a block, which appends the outcomes to the list."""
         outcomes: list[Outcome] = []
         with self._span("process", messages) as span:
             within = self._trace.set_span_in_context(span)
@@ -142,7 +142,7 @@ def _quietly() -> Iterator[None]:
 
 def is_set_up() -> bool:
     """Whether a tracer provider was set up, so that spans would go somewhere."""
-    # Whoever sets one up has imported it: importing it here would cost everybody else.
+    # A program that sets one up has imported it; importing it here would cost all others.
     trace = sys.modules.get("opentelemetry.trace")
     unset = ("ProxyTracerProvider", "NoOpTracerProvider")
     return trace is not None and type(trace.get_tracer_provider()).__name__ not in unset

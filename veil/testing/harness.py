@@ -65,8 +65,8 @@ class NotSettled(AssertionError):
 
 
 class ConsumerHarness:
-    """Runs a consumer against an in-process queue of its name, which has dead letters unless told otherwise. What the consumer
-    sends to its own queue stays there; it opens no health port and writes no journal.
+    """Runs a consumer against an in-process queue of its name, with dead letters unless `dead_letters` is false. What the
+    consumer sends to its own queue stays there; it opens no health port and writes no journal.
 
     `harness.clock` is the only clock: moving it alone (`harness.clock.advance`) is what a stopped process would see, while
     `await harness.advance` lets everything happen at its own instant.
@@ -174,7 +174,7 @@ class ConsumerHarness:
         deduplication_id: str | None = None,
         delay_s: int | None = None,
     ) -> str:
-        """Send a message (what is no text, as JSON) and give its id; on a FIFO queue, into the group `g` unless told."""
+        """Send a message (what is no text, as JSON) and give its id; on a FIFO queue, into the group `g` by default."""
         self._sent += 1
         own = {name: attribute_of(name, value) for name, value in (attributes or {}).items()}
         if type is not None:
@@ -195,7 +195,7 @@ class ConsumerHarness:
 
     async def settle(self, *, running: int | None = None) -> None:
         """Let everything happen that needs no time to pass. Returns when no handler is at work, except those that sleep in
-        `harness.sleep`; or, if told, when just so many are."""
+        `harness.sleep`; or, where `running` is given, when just so many are."""
         until_s = time.monotonic() + _PATIENCE_S
         quiet, seen = 0, None
         while quiet < _QUIET_TURNS:
@@ -254,7 +254,7 @@ class ConsumerHarness:
         return await self._bodies(State.VISIBLE)
 
     async def in_flight(self) -> list[str]:
-        """The bodies that are hidden because somebody holds them, or held them and let them expire."""
+        """The bodies that are hidden because a consumer holds them, or held them and let them expire."""
         return await self._bodies(State.IN_FLIGHT)
 
     async def dead_letters(self) -> list[StoredMessage]:

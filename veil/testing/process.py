@@ -30,7 +30,7 @@ class VeilServer:
         command = [sys.executable, "-P", "-m", "veil.cli.main", "serve", "--companion", "--port", "0"]
         command += ["--config", os.devnull, "--no-rest-rules", "--log-level", "warning", "--region", region]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("VEIL_")}
-        # A file, not a pipe: nobody reads it while the server runs, and a full pipe would stop the server.
+        # A file, not a pipe: it is not read while the server runs, and a full pipe would stop the server.
         self._talk: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._process = self._popen(
             [*command, *(arguments or ("--store", "memory"))],

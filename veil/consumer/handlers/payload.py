@@ -15,9 +15,9 @@ from veil.consumer.message import Content
 # HandlerRefused         the function cannot be a handler; said when it is decorated
 # HandlingError
 # ├── PayloadRefused     the body is not what the handler asks for: no retry will mend it
-# ├── HandlingCancelled  the message is, or may be, somebody else's: whatever came of it is not kept
+# ├── HandlingCancelled  another consumer may hold the message: the result is not kept
 # ├── ItemFailed         a batch handler named this message as failed
-# └── AnswerRefused      a handler or a middleware returned what nobody can act upon
+# └── AnswerRefused      a handler or a middleware returned something that is no outcome
 
 
 class HandlerRefused(TypeError):
@@ -45,7 +45,7 @@ class ItemFailed(HandlingError):
 
 
 class AnswerRefused(HandlingError):
-    """A handler or a middleware returned what nobody can act upon."""
+    """A handler or a middleware returned something that is no outcome."""
 
 
 Decoder = Callable[[Content], Any]

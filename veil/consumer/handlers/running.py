@@ -93,10 +93,10 @@ class HandlingSettings:
     # None: dead letters if there are any, else the redrive policy's business.
     on_poison: Outcome | None = None
     has_dead_letters: bool = False
-    error_texts: bool = True  # told with a failed attempt
+    error_texts: bool = True  # reported with a failed attempt
     executor: Executor | None = None  # None: the event loop's own
-    # Is told what became of every message, by which handler, and how long that took. No outcome means that the lease was lost,
-    # 0 seconds that no handler was begun.
+    # Called with every message, its handler's name, the outcome (None: the lease was lost), and the seconds that it took (0: no
+    # handler was begun).
     observer: Callable[[Message, str, Outcome | None, float], None] | None = None
     random: Callable[[], float] = random.random
     monotonic: Callable[[], float] = time.monotonic
@@ -118,7 +118,7 @@ _WAIT_TOLD_SHARE: Final = 0.01
 
 
 def is_from_outside(error: BaseException) -> bool:
-    """Whether this is somebody ending the task, not the handler failing."""
+    """Whether the task is being ended from outside, rather than the handler failing."""
     if isinstance(error, GeneratorExit):
         return True
     if not isinstance(error, asyncio.CancelledError):
@@ -129,7 +129,7 @@ def is_from_outside(error: BaseException) -> bool:
 
 
 class Judge:
-    """One handler's way of turning endings into outcomes."""
+    """Turns the way in which one handler ended into an outcome."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Judge:
         self._settings, self._on_failure, self._on_poison = settings, on_failure, on_poison
 
     def failed(self, message: Message, error: BaseException, *, trace: bool = True) -> Outcome | None:
-        """What becomes of a message whose handling ended in this error; the trace may have been told before."""
+        """What becomes of a message whose handling ended in this error; `trace`: whether to log the traceback."""
         if message.lease.lost or isinstance(error, HandlingCancelled):
             return None
         policy = self._on_failure or self._settings.on_failure
@@ -308,7 +308,7 @@ async def made(
 class _Watch:
     """Cancels the present task when every one of its leases is lost, and takes that back afterwards.
 
-    The same way of counting as asyncio.timeout: a cancellation from elsewhere is told apart and goes through.
+    The same way of counting as asyncio.timeout: a cancellation from elsewhere goes through.
     """
 
     __slots__ = ("_cancelling_before", "_fired", "_left", "_loop", "_open", "_task")
@@ -336,6 +336,6 @@ class _Watch:
             self._task.cancel()
 
     def close(self) -> bool:
-        """Stop watching; True when the task was cancelled by this and by nobody else."""
+        """Stop watching; True when the task was cancelled by this alone."""
         self._open = False
         return self._fired and self._task.uncancel() <= self._cancelling_before

@@ -1,7 +1,7 @@
 """What a handler asks for, read once from its annotations when it is decorated.
 
-One parameter is the payload; `Message` and `Lease` are given to whoever names them, in any place; one marked with `Depends` is
-made for the call; a parameter with a default keeps it.
+One parameter is the payload; parameters of the types `Message` and `Lease` get these, in any place; one marked with `Depends` is
+made for the call; any other one with a default keeps it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Depends:
     def ship(order: Order, db: Annotated[Connection, Depends(connection)]) -> None: ...
 
     The function may be sync or async, may yield once instead of returning (what follows the yield runs when the message has been
-    handled, and is told of an error), and may itself ask for Message, Lease and further dependencies. Where several ask for the
+    handled, and sees its error), and may itself ask for Message, Lease and further dependencies. Where several ask for the
     same function, it is called once for a message. Sync functions run in a thread.
     """
 

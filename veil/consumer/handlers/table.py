@@ -95,7 +95,7 @@ class Handler(_Handling):
         self._way = around(middlewares, self._run)
 
     async def call(self, message: Message) -> Outcome | None:
-        """Handle one message. None means that its lease was lost: do nothing, it is somebody else's now.
+        """Handle one message. None means that its lease was lost: do nothing, another consumer may hold it.
 
         Never raises, except for a cancellation that came from outside.
         """
@@ -132,7 +132,7 @@ def answered(result: Any) -> Outcome:
     if inspect.iscoroutine(result):
         result.close()
         raise AnswerRefused(
-            "the handler returned a coroutine that nobody has run, expected it to `await` that"
+            "the handler returned a coroutine that was never awaited, expected it to `await` that"
         )
     kind = result if isinstance(result, type) else type(result)
     if issubclass(kind, Outcome | Verdict):
@@ -148,7 +148,7 @@ def failed_ids(answer: Any, messages: Sequence[Message]) -> set[str]:
     """The ids of those that failed; raises AnswerRefused for an answer that cannot be understood.
 
     None and an empty list mean that all are done. Otherwise ids, messages, or the shape that Lambda uses. An id that is
-    not in the batch makes the whole answer doubtful: whoever wrote it meant a message that would be deleted instead.
+    not in the batch makes the whole answer doubtful: a message that was meant to fail would be deleted.
     """
     items = () if answer is None else answer
     in_lambdas_shape = isinstance(answer, Mapping) and (not answer or "batchItemFailures" in answer)
@@ -282,9 +282,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class HandlerTable:
-    """Chooses by message type: the handler of that type, else the one without a type, else nobody.
+    """Chooses by message type: the handler of that type, else the one without a type, else none.
 
-    `on_unknown` says what becomes of a message that is for nobody: "poison" like an undecodable one, "ignore" takes it
+    `on_unknown` says what becomes of a message without a handler: "poison" like an undecodable one, "ignore" takes it
     out of the queue, or any outcome.
     """
 
@@ -378,7 +378,7 @@ class HandlerTable:
         return any(handler.is_sync for handler in self.handlers)
 
     def pick(self, message: Message) -> Handler | BatchHandler | None:
-        """Whom the message is for; None for nobody, of which `unhandled` knows the outcome."""
+        """The message's handler; None if it has none, and `unhandled` decides its outcome."""
         # Without typed handlers the type need not be known, and the body not be looked into.
         if self._typed:
             kind = message.type
@@ -387,7 +387,7 @@ class HandlerTable:
         return self._untyped
 
     def unhandled(self, message: Message) -> Outcome | None:
-        """What becomes of a message that is for nobody."""
+        """The outcome of a message without a handler."""
         judge = Judge(NO_HANDLER, self.settings, None, None)
         if self._on_unknown == "poison":
             error = PayloadRefused(f"no handler for messages of type {message.type!r}")

@@ -44,7 +44,7 @@ class KeeperEvents:
         """A try to renew failed; `again` when there is time for another."""
 
     def lost(self, lease: Lease, why: str) -> None:
-        """The lease is, or may be, somebody else's; its handler has been told."""
+        """Another consumer has, or may have, the message; its handler has been told."""
 
     def capped(self, lease: Lease, why: str) -> None:
         """The lease cannot be renewed any more; it lasts until its deadline."""
@@ -356,7 +356,7 @@ class LeaseKeeper(Keeper):
         try:
             call(*facts)
         except Exception:
-            _log.exception("renewal: whoever watches the keeper failed")
+            _log.exception("renewal: an observer of the keeper failed")
 
 
 def promise() -> Future[None]:

@@ -1,8 +1,8 @@
 """A keeper in a process of its own, for handlers that hold the interpreter for longer than a window; and that process.
 
 The helper renews what its parent holds, also while the parent's interpreter stands still. It goes on by itself as long as the
-parent lives and says nothing else. It ends with the parent, however that ends: then nobody handles the messages, and their
-windows must run out.
+parent lives and says nothing else. It ends with the parent, however that ends: the messages are not handled any more then,
+and their windows must run out.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class KeeperProcess(Keeper):
         with self._lock:
             for lease in leases:
                 if self._pipe is not None and self._is_held(lease):
-                    # Still known by its number until the helper answers: a loss that it told of before must not go unheard.
+                    # Still known by its number until the helper answers: a loss that it has reported before must not be missed.
                     future = self._letting_go[lease.number] = promise()
                     heard.append(future)
                     self._pipe.say("let_go", lease.number)
@@ -246,7 +246,7 @@ class KeeperProcess(Keeper):
         try:
             self._take(pipe, message)
         except Exception:
-            _log.exception("renewal: whoever watches the keeper failed")
+            _log.exception("renewal: an observer of the keeper failed")
 
     def _take(self, pipe: HelperPipe, message: list[Any] | None) -> None:
         match message:
@@ -307,7 +307,7 @@ class KeeperProcess(Keeper):
         if not self._closing:
             pipe.close(_CLOSE_TIMEOUT_S)
         problem = ""
-        # All at once: what is let go in the meantime would be told to nobody, and the next helper would hold it for ever.
+        # Under one lock: a lease that was let go in between would be held by the next helper for ever.
         with self._lock:
             waiting = list(self._letting_go.values())
             for number in self._letting_go:
@@ -348,7 +348,7 @@ class KeeperProcess(Keeper):
             self._leases.clear()
         _log.critical("renewal: %s; nothing is renewed any more", why)
         for lease in leases:
-            # Nobody would notice the end of its window.
+            # Without a keeper the end of its window would go unnoticed.
             lease.lose(why)
             self._events.lost(lease, why)
 
@@ -367,7 +367,7 @@ _PARENT_CHECK_S = 0.5
 
 
 class KeeperHelper(KeeperEvents):
-    """The parent's leases by number, and a keeper for them, whose events are told to the parent."""
+    """The parent's leases by number, and a keeper for them, whose events go to the parent."""
 
     def __init__(
         self, make_api: Callable[[], QueueApi], policy: RenewalPolicy, tell: Callable[..., None]
@@ -452,7 +452,7 @@ async def _serve(heard_fd: int, told_fd: int) -> None:
 
     parent = os.getppid()
     try:
-        # Our own parent wrote it, through a pipe that nobody else has.
+        # Our own parent wrote it, through a pipe that no other process has.
         make_api, policy = pickle.loads(base64.b64decode(await reader.readline()))  # noqa: S301
         helper = KeeperHelper(make_api, policy, tell)
         await helper.keeper.start()

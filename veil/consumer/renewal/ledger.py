@@ -2,7 +2,7 @@
 
 A lease is looked at when it is due for renewal, for a warning, at its maximum, or lost. It is lost when the service says so,
 or when its deadline has passed by more than the policy's grace; until then it is tried, since a standard queue renews a
-window that has lapsed as long as nobody has received the message. The deadline itself is counted from before the request.
+window that has lapsed as long as no other consumer has received it. The deadline itself is counted from before the request.
 
 Veil lets no lease lapse while it cannot take renewals, and promises a grace afterwards (`Lease.grace_s`). So a lease whose
 renewals get no answer is kept until its deadline plus that grace, and for as long as the service itself is seen to be away.
@@ -57,7 +57,7 @@ class DueRenewal(NamedTuple):
 
     held: Held
     ask_s: int
-    clamped: bool  # to what is left of the twelve hours
+    clamped: bool  # to the rest of the twelve hours
 
 
 class LeaseEvent(NamedTuple):
@@ -86,7 +86,7 @@ _SCAN_MAX = 100
 
 
 class Ledger:
-    """Leases and what to do about them next; whoever uses it from several threads locks it."""
+    """Leases and what to do about them next; users in several threads must lock it."""
 
     def __init__(self, policy: RenewalPolicy, random: Random) -> None:
         self.policy = policy
@@ -143,7 +143,9 @@ class Ledger:
                 held = self._apart(lease, held)
             if held.under_way:
                 under_way.append(held)
-            if not held.together and self._is_lost(held, now_s):  # and nobody has been awake to notice
+            if not held.together and self._is_lost(
+                held, now_s
+            ):  # and the process did not run, so that it went unnoticed
                 self._lose(held)
                 continue
             if held.together:
@@ -201,7 +203,7 @@ class Ledger:
                 self._part(held)
             elif self._is_lost(held, now_s):
                 self._lose(held)
-            elif held.lease.noticed is LeaseStatus.ENDED:  # and whoever ended it forgot to say so
+            elif held.lease.noticed is LeaseStatus.ENDED:  # without having been let go
                 self._remove(held)
             else:
                 self._look(held, now_s, renewals)
@@ -222,7 +224,7 @@ class Ledger:
     def answered(
         self, call: Sequence[DueRenewal], results: Sequence[ApiError | None], asked_at_s: float, now_s: float
     ) -> None:
-        """What the answer to a call means for its leases; one that was let go meanwhile is nobody's concern."""
+        """What the answer to a call means for its leases; those that were let go meanwhile are passed over."""
         # One draw for the whole call: its leases fail together, and are tried again together.
         jitter = 0.5 + self._random.random()
         if None in results:
@@ -307,7 +309,7 @@ class Ledger:
             ask_s = held.asking_s if held.tries else self.policy.ask_s(held, now_s)
         except (
             Exception
-        ) as error:  # of a policy that somebody wrote: the others in this call must not miss theirs
+        ) as error:  # of a policy of the user's: the other leases of this call must not miss their renewal
             self._cap(held, f"its policy failed: {error!r}")
             return
         left_s = math.floor(held.received_at_s + LIFETIME_S - _LIFETIME_MARGIN_S - now_s + 1e-6)
@@ -394,7 +396,7 @@ class Ledger:
             self._happened("warned", held, held.deadline_s)
         self._happened("capped", held, why)
 
-    # Not `lease.lost`, which may call whoever waits for it while the caller has us locked.
+    # Not `lease.lost`, which may run callbacks, and the caller has us locked.
     def _is_lost(self, held: Held, now_s: float) -> bool:
         state = held.lease.noticed
         return state is LeaseStatus.LOST or (state is LeaseStatus.HELD and now_s >= self.lost_at_s(held))

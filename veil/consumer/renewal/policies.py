@@ -177,7 +177,7 @@ _GRACE, _GRACE_MAX_S = 1 / 10, 2.0
 
 class Adaptive(RenewalPolicy):
     """Windows that fit the work: long enough that the usual message needs one renewal or none, short enough that after a
-    crash nobody waits much longer than the work itself takes; renewed with half of the window left for further tries."""
+    crash the next holder waits hardly longer than the work itself takes; renewed with half of the window left for more tries."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class Adaptive(RenewalPolicy):
         known.add(duration_s)
 
     def due_s(self, window: Window) -> float:
-        # Of what is left when it comes to the keeper, not of the whole: a receive that waited twenty seconds for its
+        # Of the window that is left when it comes to the keeper, not of the whole: a receive that waited twenty seconds for its
         # message would otherwise be followed by a renewal at once, for handlers that take milliseconds.
         length_s = window.deadline_s - window.since_s
         if length_s <= 0:
@@ -366,7 +366,7 @@ class Heartbeat(RenewalPolicy):
 
 
 class NoRenewal(RenewalPolicy):
-    """Nothing is renewed; a handler is still told when its window has ended."""
+    """Nothing is renewed; a handler is still notified when its window has ended."""
 
     renews = False
 
