@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import Veil
 from veil.cli import COMMANDS
-from veil.cli.output import json_line, one_line, show_table
+from veil.cli.output import echo, echo_err, json_line, one_line, show_table
 from veil.cli.pipeline import JOBS
 from veil.testing import VeilServer
 from veil.words import visible
@@ -142,6 +142,12 @@ def test_text_is_printed_with_what_a_terminal_would_obey_or_not_show_made_visibl
     emoji = "\U0001f469\u200d\U0001f467"  # one, of two and a joiner
     assert visible(emoji) == emoji
     assert json_line({"a": "\x9b\u202e\n✓"}) == '{"a": "\\u009b\\u202e\\n✓"}'
+
+
+def test_whatever_a_command_prints_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    echo("\x1b[2J\u202ea\nb\t")
+    echo_err("\x9b2J")
+    assert capsys.readouterr() == ("\\x1b[2J\\u202ea\\nb\\t\n", "\\x9b2J\n")
 
 
 def test_one_line_is_cut_to_the_width() -> None:

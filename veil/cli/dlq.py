@@ -16,7 +16,7 @@ from veil.cli.queue import dead_letter_queues
 from veil.client.api import ApiError
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.message import MESSAGE_ID, REASON
-from veil.words import plural, visible
+from veil.words import plural
 
 if TYPE_CHECKING:
     from veil.client.blocking import BlockingClient
@@ -87,7 +87,7 @@ def show(
         echo(f"{facts['message_id']}  {one_line(facts['body'], 60)}")
         given_up = attributes.get(REASON, {}).get("value")
         if given_up:
-            echo(visible(f"  given up: {given_up}"))
+            echo(f"  given up: {given_up}")
         attempts = [attempt for stay in stays for attempt in stay.get("Attempts", ())]
         for attempt in attempts:
             say_attempt(attempt)

@@ -93,7 +93,7 @@ def doctor(as_json: AsJson = False, endpoint: Endpoint = None, region: Region = 
         if as_json:
             echo_json(each._asdict())
         else:
-            echo(f"{verdict}  {each.check.ljust(14)}  {visible(text)}")
+            echo(f"{verdict}  {each.check.ljust(14)}  {visible(text)}", keep="\x1b")
     if any(each.verdict == "fail" for each in findings):
         raise typer.Exit(1)
 

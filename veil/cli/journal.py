@@ -12,7 +12,7 @@ from veil.cli.options import AsJson, DataDirectory, server_settings
 from veil.cli.output import echo, echo_object, progress_bar, show_list
 from veil.cli.pipeline.options import JournalPlace, journal_location, place_of
 from veil.core.errors import StoreBusy
-from veil.words import plural, visible
+from veil.words import plural
 
 if TYPE_CHECKING:
     from veil.journal.exporter import ExportStats
@@ -52,7 +52,7 @@ def ls(data: DataDirectory = None, journal: JournalPlace = None, as_json: AsJson
     otherwise = f"there are no segments in {place.uri}"
     show_list(found, columns, _row, as_json=as_json, right=columns[1:], otherwise=otherwise)
     for each in [] if as_json else [problem for day in found for problem in day["broken"]]:
-        echo(visible(f"broken: {each['name']}: {each['reason']}"))
+        echo(f"broken: {each['name']}: {each['reason']}")
 
 
 def _row(day: Mapping[str, Any]) -> list[str]:

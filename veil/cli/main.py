@@ -72,10 +72,9 @@ def _told(error: Exception) -> int:
     """Tell what went wrong in one line, and give the exit code; raise what is a defect."""
     from veil.cli.failures import in_words, is_told
     from veil.cli.output import echo, echo_err
-    from veil.words import visible
 
     if is_told(error):
-        echo_err(f"veil: {visible(in_words(error))}")
+        echo_err(f"veil: {in_words(error)}")
         return int(getattr(error, "exit_code", USAGE if isinstance(error, UnicodeEncodeError) else 1))
     # Typer carries its own copy of click in some versions and not in others, so its errors are known by their
     # shape.
@@ -85,7 +84,7 @@ def _told(error: Exception) -> int:
             return INTERRUPTED
         raise error
     if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
-        echo(describe())
+        echo(describe(), keep="\n")
         return USAGE
     text = " ".join(str(describe()).split())
     context = getattr(error, "ctx", None)

@@ -31,7 +31,7 @@ from veil.cli.options import (
 from veil.cli.output import echo, echo_err, echo_json, echo_object, one_line, progress_bar, show_list
 from veil.client.api import ApiError
 from veil.core import limits
-from veil.words import iso, plural, visible
+from veil.words import iso, plural
 
 if TYPE_CHECKING:
     from veil.client.blocking import Answer, BlockingClient
@@ -146,10 +146,7 @@ def as_lines(message: Message) -> list[str]:
         lines.append(f"receipt {facts['receipt']}")
     for name, value in facts.get("attributes", {}).items():
         lines.append(f"attribute {name}:{value['type']}={value.get('value', value.get('base64'))}")
-    return [
-        *(visible(line) for line in lines),
-        *(f"  {line}" for line in visible(facts["body"], keep="\n\t").split("\n")),
-    ]
+    return [*lines, *(f"  {line}" for line in facts["body"].split("\n"))]
 
 
 def _show(message: Message, *, as_json: bool) -> None:
@@ -157,7 +154,7 @@ def _show(message: Message, *, as_json: bool) -> None:
         echo_json(as_object(message))
     else:
         for line in as_lines(message):
-            echo(line)
+            echo(line, keep="\t")
 
 
 # ---- peek and tail
@@ -400,7 +397,7 @@ def show(
 def say_stay(stay: Answer) -> None:
     """A message's time in one queue, attempt by attempt."""
     left = "here now" if stay.get("Until") is None else f"{_words(stay['Went'])} {iso(stay['Until'], ' ')}"
-    echo(f"{visible(stay['QueueName'])}: {_words(stay['Came'])} {iso(stay['Since'], ' ')}, {left}")
+    echo(f"{stay['QueueName']}: {_words(stay['Came'])} {iso(stay['Since'], ' ')}, {left}")
     for attempt in stay.get("Attempts", ()):
         say_attempt(attempt)
 
@@ -410,12 +407,13 @@ def say_attempt(attempt: Answer) -> None:
     ended_at = attempt.get("EndedAt")
     held = "" if ended_at is None else f" after {(ended_at - attempt['ReceivedAt']) / 1000:g} s"
     by = f", by {attempt['Holder']}" if attempt.get("Holder") else ""
-    line = f"  attempt {attempt['Attempt']} {iso(attempt['ReceivedAt'], ' ')}: {_words(attempt['Outcome'])}{held}{by}"
-    echo(visible(line))
+    echo(
+        f"  attempt {attempt['Attempt']} {iso(attempt['ReceivedAt'], ' ')}: {_words(attempt['Outcome'])}{held}{by}"
+    )
     if attempt.get("ErrorType"):
-        echo(visible(f"    {attempt['ErrorType']}: {attempt.get('ErrorText') or ''}"))
+        echo(f"    {attempt['ErrorType']}: {attempt.get('ErrorText') or ''}")
         for each in (attempt.get("Traceback") or "").splitlines():
-            echo(visible(f"    {each}"))
+            echo(f"    {each}")
 
 
 def _words(word: str) -> str:

@@ -31,9 +31,9 @@ def json_line(value: Mapping[str, Any]) -> str:
     return INVISIBLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def echo(text: str = "") -> None:
-    """Print one line of data to stdout, at once."""
-    _write(sys.stdout, text)
+def echo(text: str = "", *, keep: str = "") -> None:
+    """Print one line of data to stdout, at once: with invisible characters spelled out, but for the controls in `keep`."""
+    _write(sys.stdout, visible(text, keep=keep))
 
 
 def echo_json(value: Mapping[str, Any]) -> None:
@@ -46,12 +46,12 @@ def echo_object(data: Mapping[str, Any], text: str, *, as_json: bool, err: bool 
     if as_json:
         echo_json(data)
     else:
-        (echo_err if err else echo)(visible(text))
+        (echo_err if err else echo)(text)
 
 
-def echo_err(text: str = "") -> None:
-    """Print one line for people to stderr."""
-    _write(sys.stderr, text)
+def echo_err(text: str = "", *, keep: str = "") -> None:
+    """Print one line for people to stderr, as `echo` does."""
+    _write(sys.stderr, visible(text, keep=keep))
 
 
 def _write(stream: TextIO, text: str) -> None:
@@ -95,7 +95,8 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: 
     echo(
         "\n\n".join(
             "\n".join(f"{n.ljust(width)}  {v}" for n, v in zip(columns, row, strict=True)) for row in cells
-        )
+        ),
+        keep="\n",
     )
 
 

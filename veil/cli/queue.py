@@ -30,7 +30,6 @@ from veil.client.api import ApiError, plain
 from veil.core import limits
 from veil.core.errors import NameRefused
 from veil.core.queue import check_name
-from veil.words import visible
 
 if TYPE_CHECKING:
     from veil.client.blocking import BlockingClient
@@ -337,7 +336,7 @@ def show(client: BlockingClient, name: QueueName, as_json: AsJson = False) -> No
     lines += [(f"tag {key}", value) for key, value in tags.items()]
     width = max(len(key) for key, _ in lines)
     for key, value in lines:
-        echo(f"{visible(key).ljust(width)}  {visible(value)}")
+        echo(f"{key.ljust(width)}  {value}")
 
 
 class SettingChange(NamedTuple):
@@ -423,11 +422,9 @@ def _show_difference(name: str, found: list[SettingChange], *, as_json: bool) ->
     echo_err(name)
     width = max(len(change.setting) for change in found)
     for change in found:
-        setting = visible(change.setting).ljust(width)
-        if change.before is not None:
-            echo_err(f"- {setting}  {visible(change.before)}")
-        if change.after is not None:
-            echo_err(f"+ {setting}  {visible(change.after)}")
+        for sign, value in (("-", change.before), ("+", change.after)):
+            if value is not None:
+                echo_err(f"{sign} {change.setting.ljust(width)}  {value}")
 
 
 @queue_app.command("rm", epilog="Example: veil queue rm orders --yes")

@@ -26,7 +26,6 @@ from veil.cli.app import app
 from veil.cli.failures import ArgumentWrong, CommandFailed
 from veil.cli.options import Region, argument, flag, given, option, whole_number
 from veil.cli.output import echo_err
-from veil.words import visible
 
 if TYPE_CHECKING:
     from veil.consumer.app import Consumer
@@ -218,7 +217,7 @@ def _leave_handlers_behind(consumer: Any, failure: CommandFailed | None) -> None
     ):
         if time.monotonic() > until_s:
             if failure is not None:
-                echo_err(f"veil: {visible(str(failure))}")
+                echo_err(f"veil: {failure}")
             logging.shutdown()
             os._exit(failure.exit_code if failure is not None else 0)
         time.sleep(0.01)

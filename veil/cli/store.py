@@ -16,7 +16,7 @@ from veil.cli.options import AsJson, DataDirectory, DryRun, argument, flag, opti
 from veil.cli.output import echo, echo_err, echo_json, echo_object, progress_bar
 from veil.core.errors import StoreError, VeilError
 from veil.server.setting_values import without_password
-from veil.words import plural, visible
+from veil.words import plural
 
 if TYPE_CHECKING:
     from veil.stores.copying.copy import Copied
@@ -219,7 +219,7 @@ def verify(
         echo_json({"sound": findings.is_sound, **counts})
     else:
         for line in findings.lines():
-            echo(visible(line))
+            echo(line)
         found = f"{plural(findings.queues, 'queue')}, {plural(findings.messages, 'message')}"
         verdict = "sound" if findings.is_sound else "damaged"
         echo(f"{verdict}: {found}, {plural(findings.body_bytes, 'byte')} of bodies read")

@@ -12,6 +12,7 @@ from veil import words
 from veil.cli.app import app
 from veil.cli.options import AsJson, argument, complete_queue, how_often, option, whole_number, with_client
 from veil.cli.output import echo_err, echo_json, is_terminal, live_table, show_list
+from veil.core.message import Caller
 
 if TYPE_CHECKING:
     from veil.client.blocking import BlockingClient
@@ -157,7 +158,8 @@ def _lease_row(lease: Mapping[str, Any]) -> list[str]:
     elif lease["outcome"] is not None:
         who = f"nobody: {lease['outcome'].replace('_', ' ')}, waits for its retry"
     else:
-        who = " ".join(part for part in (lease["key_id"], lease["address"], lease["user_agent"]) if part)[:80]
+        caller = Caller("", lease["key_id"] or "", lease["user_agent"] or "", lease["address"] or "")
+        who = " · ".join(filter(None, (caller.key_id, caller.peer, caller.worker or caller.user_agent[:60])))
     return [
         lease["queue"],
         lease["message_id"],

@@ -54,13 +54,17 @@ def life(as_json: AsJson = False, store: str | None = option("--store", "", hidd
             )
     if as_json:
         echo_json({**stage.told, "steps": stage.acts})
-    elif stage.broken:
-        echo(f"\n{len(stage.broken)} of {len(stage.held) + len(stage.broken)} claims broken.")
-    elif stage.not_shown:
-        echo(f"\n{len(stage.held)} claims held, {len(stage.not_shown)} could not be shown.")
     else:
-        echo(f"\nAll {len(stage.held)} claims held.")
-        echo_err("Next: veil serve, then veil queue create NAME; or veil --help.")
+        held, broken, not_shown = map(len, (stage.held, stage.broken, stage.not_shown))
+        told = (
+            f"{held} claims held, {not_shown} could not be shown."
+            if not_shown
+            else f"All {held} claims held."
+        )
+        echo()
+        echo(f"{broken} of {held + broken} claims broken." if broken else told)
+        if not broken and not not_shown:
+            echo_err("Next: veil serve, then veil queue create NAME; or veil --help.")
     if stage.broken:
         raise CommandFailed(f"{len(stage.broken)} of the demo's claims did not hold")
 

@@ -135,4 +135,4 @@ class Stage:
 
     def _print(self, text: str = "") -> None:
         if self._out is not None:
-            (echo if self._out is sys.stdout else echo_err)(text)
+            (echo if self._out is sys.stdout else echo_err)(text, keep="\x1b\t")
