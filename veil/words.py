@@ -144,6 +144,12 @@ def parsed(at: datetime | str | None) -> datetime | None:
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
+def wall_ms(at: str) -> int | None:
+    """The instant in milliseconds since 1970; None where the text is no instant."""
+    moment = parsed(at)
+    return None if moment is None else round(moment.timestamp() * 1000)
+
+
 def span(since: datetime | str | None, until: datetime | str | None) -> str | None:
     """How long a period is, for "over these …": 6 days, 40 minutes."""
     begin, end = parsed(since), parsed(until)

@@ -198,6 +198,7 @@ _NUMBERS: Final = {
 
 
 _STATES: Final = ("visible", "in_flight", "delayed")
+COUNTED: Final = ("queue", "visible", "in progress", "retrying", "delayed")
 
 
 def summary(name: str, url: str, attributes: Mapping[str, str], about: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,7 +237,7 @@ def ls(
         summary(name, client.queue_url(name), attributes, described.get(name, {}))
         for name, attributes in client.each_queue(prefix)
     ]
-    columns = ["queue", "visible", "in progress", "retrying", "delayed", "visibility", "dead letters"]
+    columns = [*COUNTED, "visibility", "dead letters"]
     # With the region: it may come from a profile that was made for something else.
     otherwise = f"there are no queues in {client.target.region}; create one with: veil queue create NAME"
     if prefix:
@@ -245,14 +246,15 @@ def ls(
 
 
 def _row(queue: Mapping[str, Any]) -> list[str]:
+    visibility = words.exact_length(queue["visibility_timeout_s"])
+    return [*name_and_counts(queue), visibility, queue["dead_letters"] or "-"]
+
+
+def name_and_counts(queue: Mapping[str, Any]) -> list[str]:
+    """The cells under COUNTED of a queue's object."""
     waiting = queue["waiting_for_retry"]
     counts = (queue["visible"], max(0, queue["in_flight"] - waiting), waiting, queue["delayed"])
-    return [
-        f"{queue['name']} (paused)" if queue["paused"] else queue["name"],
-        *map(str, counts),
-        words.exact_length(queue["visibility_timeout_s"]),
-        queue["dead_letters"] or "-",
-    ]
+    return [f"{queue['name']} (paused)" if queue["paused"] else queue["name"], *map("{:,}".format, counts)]
 
 
 def _described(client: BlockingClient, prefix: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from veil import words
 from veil.cli.app import app
 from veil.cli.options import AsJson, argument, complete_queue, how_often, option, whole_number, with_client
 from veil.cli.output import echo_err, echo_json, is_terminal, live_table, show_list
+from veil.cli.queue import COUNTED, name_and_counts
 from veil.core.message import Caller
 
 if TYPE_CHECKING:
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
 
 _COUNTERS = ("Sent", "Received", "Deleted", "Lapsed", "DeadLettered")
 _RATES = _COUNTERS[:3]
-_COLUMNS = (
-    "queue", "visible", "in progress", "retrying", "delayed", "oldest", "sent/s", "received/s", "deleted/s", "dead letters",
-)  # fmt: skip
+_COLUMNS = (*COUNTED, "oldest", "sent/s", "received/s", "deleted/s", "dead letters")
 
 
 @app.command("top", epilog="Example: veil top orders --interval 1s")
@@ -93,12 +92,10 @@ def _top(queue: Mapping[str, Any], before: Mapping[str, Any] | None, elapsed_s: 
 
 
 def _top_row(queue: Mapping[str, Any]) -> list[str]:
-    oldest_ms, waiting = queue["oldest_sent_at_ms"], queue["waiting_for_retry"]
-    counts = (queue["visible"], max(0, queue["in_flight"] - waiting), waiting, queue["delayed"])
+    oldest_ms = queue["oldest_sent_at_ms"]
     rates = (queue[f"{each.lower()}_per_s"] for each in _RATES)
     return [
-        f"{queue['name']} (paused)" if queue["paused"] else queue["name"],
-        *(f"{count:,}" for count in counts),
+        *name_and_counts(queue),
         "-" if oldest_ms is None else words.rough_length(time.time() - oldest_ms / 1000),
         *("-" if rate is None else f"{rate:,.1f}" for rate in rates),
         f"{queue['dead_lettered']:,}",

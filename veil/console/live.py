@@ -161,16 +161,15 @@ class Live:
 
     def _too_many(self, viewer: Viewer) -> str:
         """Why the viewer gets no further stream; empty where it does."""
-        if self._of_viewers[viewer] >= STREAMS_PER_KEY_MAX:
-            return (
-                f"This page does not update by itself: the key {viewer.name} has {STREAMS_PER_KEY_MAX} live pages open, "
-                "as many as one key may have. Close some of them."
-            )
         of_account = sum(count for each, count in self._of_viewers.items() if each.account == viewer.account)
-        if self.streams >= STREAMS_MAX or of_account >= STREAMS_PER_ACCOUNT_MAX:
-            whose = "server" if self.streams >= STREAMS_MAX else "account"
-            most = STREAMS_MAX if self.streams >= STREAMS_MAX else STREAMS_PER_ACCOUNT_MAX
-            return f"This page does not update by itself: this {whose} has {most} live pages open, as many as it may have."
+        for whose, count, most in (
+            (f"the key {viewer.name}", self._of_viewers[viewer], STREAMS_PER_KEY_MAX),
+            ("this server", self.streams, STREAMS_MAX),
+            ("this account", of_account, STREAMS_PER_ACCOUNT_MAX),
+        ):
+            if count >= most:
+                limit = f"{whose} has {most} live pages open, as many as it may have"
+                return f"This page does not update by itself: {limit}. Close some of them."
         return ""
 
     async def _keep_rendering(self, view: _View, render: Render) -> None:

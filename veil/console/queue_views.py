@@ -17,7 +17,7 @@ from veil.core.message import StoredMessage
 from veil.core.queue import Queue, QueueCounts, QueueKey, parse_arn
 from veil.core.sequence import instant_of
 from veil.journal.attempts import Life, tell
-from veil.journal.lives import LifeEvent
+from veil.journal.lives import LifeEvent, Look
 from veil.service.attempts import KnownHolder
 from veil.service.history import HOURS, MINUTES, WEEK, QueueDepth, QueueHistory, Resolution, queue_depths
 from veil.service.service import Service, peek_one
@@ -68,10 +68,7 @@ class MessageHistory(NamedTuple):
 
     life: Life
     present: CurrentMessage | None
-    is_whole: bool
-    looked_until: str | None
-    problems: list[str]
-    from_store_only: bool
+    found: Look  # at the journal
 
 
 async def find_present(visit: Visit, key: QueueKey, seq: int) -> CurrentMessage | None:
@@ -107,9 +104,7 @@ async def message_history(visit: Visit, key: QueueKey, seq: int, further: int = 
     await visit.time_slice.yield_if_spent()
     if life is None:
         return None
-    return MessageHistory(
-        life, present, found.is_whole, found.looked_until, found.problems, from_store_only=not found.events
-    )
+    return MessageHistory(life, present, found)
 
 
 def _led_to(events: list[LifeEvent], key: QueueKey, seq: int) -> bool:
@@ -126,7 +121,7 @@ def _led_to(events: list[LifeEvent], key: QueueKey, seq: int) -> bool:
 def _missing(present: CurrentMessage, events: list[LifeEvent]) -> list[LifeEvent]:
     """What the store tells and the journal does not: it is off, was off, or has not been exported yet."""
     queue, message = present.queue, present.message
-    facts = {
+    facts: dict[str, Any] = {
         "message_id": message.message_id,
         "message_type": message.message_type,
         "body_bytes": message.body_bytes,
@@ -137,30 +132,22 @@ def _missing(present: CurrentMessage, events: list[LifeEvent]) -> list[LifeEvent
         sent_ms = instant_of(message.seq)
         source = None if message.dead_letter_source is None else parse_arn(message.dead_letter_source)
         sent_to = queue.key if source is None else source
-        added.append(LifeEvent(0, sent_ms, "sent", sent_to, message.seq, **facts))  # type: ignore[arg-type]
+        added.append(LifeEvent(0, sent_ms, "sent", sent_to, message.seq, **facts))
         if source is not None:
             # When it was moved the store does not say: not before it was last received there.
             moved_ms = max(sent_ms, message.first_received_wall_ms or sent_ms)
             added.append(LifeEvent(1, moved_ms, "dead_lettered", source, message.seq, other_queue=queue.name))
     known = max((event.delivery for event in events if event.seq == message.seq), default=0)
     if message.state == State.IN_FLIGHT and message.delivery > known and message.received_at_ms is not None:
-        caller = None if present.holder is None else present.holder.caller
-        added.append(
-            LifeEvent(
-                2,
-                message.received_at_ms,
-                "received",
-                queue.key,
-                message.seq,
-                message.message_id,
-                message.delivery,
-                message.due_at_ms,
-                message.receive_count,
-                caller_key=None if caller is None else caller.key_id,
-                caller_address=None if caller is None else caller.peer,
-                user_agent=None if caller is None else caller.user_agent,
-            )
-        )
+        facts |= {"delivery": message.delivery, "deadline_ms": message.due_at_ms}
+        if present.holder is not None:
+            caller = present.holder.caller
+            facts |= {
+                "caller_key": caller.key_id,
+                "caller_address": caller.peer,
+                "user_agent": caller.user_agent,
+            }
+        added.append(LifeEvent(2, message.received_at_ms, "received", queue.key, message.seq, **facts))
     return added
 
 

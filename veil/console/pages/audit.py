@@ -8,7 +8,7 @@ from veil.console.audit import ASKED
 from veil.console.visit import Visit
 from veil.console.web import page
 from veil.wire.exchange import Response
-from veil.words import parsed
+from veil.words import wall_ms
 
 PAGE_ROWS: Final = 50
 
@@ -24,14 +24,9 @@ async def audit_page(visit: Visit) -> Response:
     return await visit.page(
         "audit.html",
         title="Audit",
-        rows=[(each, _at_ms(each.at)) for each in found.entries],
+        rows=[(each, wall_ms(each.at)) for each in found.entries],
         search=search,
         older=found.older and visit.query_with(before=found.older),
         is_first=before < 0,
         asked=ASKED,
     )
-
-
-def _at_ms(text: str) -> int | None:
-    at = parsed(text)
-    return None if at is None else round(at.timestamp() * 1000)

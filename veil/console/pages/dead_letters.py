@@ -13,7 +13,7 @@ import msgspec
 from veil.console.messages import PAGE_ROWS
 from veil.console.queue_views import EMPTY_DEPTH
 from veil.console.visit import Visit
-from veil.console.web import Form, dead_letters_link, live, page, view
+from veil.console.web import Form, dead_letters_link, view
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.queue import MoveTask, Queue, QueueKey
 from veil.core.sequence import SEQ_MAX
@@ -23,7 +23,6 @@ from veil.service.messages import SEARCH_BYTES_MAX, SEARCH_ROWS_MAX
 from veil.service.moves import list_moves
 from veil.service.service import Service
 from veil.service.time_slices import TimeSlice
-from veil.wire.exchange import Response
 
 # ---- letters
 
@@ -263,24 +262,18 @@ async def dead_letters(visit: Visit) -> Mapping[str, Any]:
     }
 
 
-@live("/dead-letters/{region}/{name}/live")
-async def dead_letter_queue_live(visit: Visit) -> Mapping[str, str]:
-    queue = await visit.queue()
-    values = {
-        "queue": queue,
-        "depth": (await visit.console.depths.at([queue])).get(queue.id, EMPTY_DEPTH),
-        "moves": await moves_of(visit, queue),
-    }
-    return {
-        "letter-facts": await visit.fragment("dead_letter_facts.html", **values),
-        "letter-moves": await visit.fragment("dead_letter_moves.html", **values),
-    }
-
-
-@page("/dead-letters/{region}/{name}")
-async def letters_page(visit: Visit) -> Response:
+@view(
+    "/dead-letters/{region}/{name}",
+    "dead_letter_queue.html",
+    live_parts={"letter-facts": "dead_letter_facts.html", "letter-moves": "dead_letter_moves.html"},
+)
+async def letters_page(visit: Visit) -> Mapping[str, Any]:
     """The dead letters that match, and what can be done about them; with what is wrong with the form, after a try."""
     queue, selection = await visit.queue(), read_selection(visit.asked)
+    depth = (await visit.console.depths.at([queue])).get(queue.id, EMPTY_DEPTH)
+    live_values = {"queue": queue, "depth": depth, "moves": await moves_of(visit, queue)}
+    if visit.is_live:
+        return live_values
     rows_max = visit.query.number("rows", GROUPED_ROWS, GROUPED_ROWS, GROUPED_ROWS_MAX)
     groups = await letter_groups(visit.service, queue, selection, visit.time_slice, rows_max)
     found = await letter_page(visit.service, queue, selection, visit.time_slice)
@@ -289,26 +282,21 @@ async def letters_page(visit: Visit) -> Response:
     errors = await visit.console.journal_lookup.errors(asked)
     sources = await visit.service.store.dead_letter_sources(queue.key, limit=_SOURCES_OF_QUEUE_SHOWN)
     own = await visit.service.store.list_queues(queue.key.region, queue.key.account, limit=_QUEUES_LISTED_MAX)
-    depths = await visit.console.depths.at([queue])
-    return await visit.page(
-        "dead_letter_queue.html",
-        title=f"Dead letters of {queue.name}",
-        queue=queue,
-        selection=selection,
-        groups=groups,
-        groups_max=GROUPS_SHOWN_MAX,
-        more_rows=min(rows_max * 5, GROUPED_ROWS_MAX) if rows_max < GROUPED_ROWS_MAX else None,
-        chosen_group=groups.by_key.get(selection.filter.group),
-        found=found,
-        errors=errors,
-        sources=sources,
-        targets=[
-            each.name for each in own if each.settings.fifo == queue.settings.fifo and each.key != queue.key
-        ],
-        depth=depths.get(queue.id, EMPTY_DEPTH),
-        moves=await moves_of(visit, queue),
-        address=LetterSelection().address(queue),
-        ticked=set(visit.form.all("letter")),
-        values={"to": visit.form.text("to"), "rate": visit.form.text("rate")},
-        rate_max=MOVE_RATE_MAX,
-    )
+    targets = [each for each in own if each.settings.fifo == queue.settings.fifo and each.key != queue.key]
+    return {
+        **live_values,
+        "title": f"Dead letters of {queue.name}",
+        "selection": selection,
+        "groups": groups,
+        "groups_max": GROUPS_SHOWN_MAX,
+        "more_rows": min(rows_max * 5, GROUPED_ROWS_MAX) if rows_max < GROUPED_ROWS_MAX else None,
+        "chosen_group": groups.by_key.get(selection.filter.group),
+        "found": found,
+        "errors": errors,
+        "sources": sources,
+        "targets": [each.name for each in targets],
+        "address": LetterSelection().address(queue),
+        "ticked": set(visit.form.all("letter")),
+        "values": {"to": visit.form.text("to"), "rate": visit.form.text("rate")},
+        "rate_max": MOVE_RATE_MAX,
+    }

@@ -18,8 +18,12 @@ from veil.words import plural
 PAGE_ROWS: Final = 50
 # A live list reads its rows every second, but only now and then for queues that have come or gone.
 LIVE_ORDER_MS: Final = 3_000
-# What comes by a redrive or as a dead letter comes in like what was sent.
-_DRAWN: Final = {"sent": ("sent", "arrived"), "received": ("received",), "deleted": ("deleted",)}
+# Of each line its words and its events: what comes by a redrive or as a dead letter comes in like what was sent.
+_DRAWN: Final = {
+    "sent": ("came in", ("sent", "arrived")),
+    "received": ("received", ("received",)),
+    "deleted": ("deleted", ("deleted",)),
+}
 _QUIET: Final = sparkline({}, "Nothing in the last ten minutes")
 
 
@@ -120,19 +124,15 @@ async def _ordered(visit: Visit, wanted: QueueFilter, queues: Sequence[Queue]) -
 def _recent(visit: Visit, queue: Queue) -> tuple[Markup, Mapping[str, float]]:
     """What came in, was received and deleted in the last ten minutes, drawn, and the rates of the last one."""
     history = visit.console.history
-    if history.is_quiet(queue.id):
-        return _QUIET, dict.fromkeys(_DRAWN, 0.0)
-    view = history.view(queue.id, MINUTES, {event for events in _DRAWN.values() for event in events})
-    counts = {name: view.sum(*events) for name, events in _DRAWN.items()}
+    counts: dict[str, list[int]] = {}
+    if not history.is_quiet(queue.id):
+        view = history.view(queue.id, MINUTES, {event for _, events in _DRAWN.values() for event in events})
+        counts = {name: view.sum(*events) for name, (_, events) in _DRAWN.items()}
     if not any(map(any, counts.values())):
         return _QUIET, dict.fromkeys(_DRAWN, 0.0)
-    told = ", ".join(
-        f"{plural(sum(counts[name]), 'message')} {words}"
-        for name, words in (("sent", "came in"), ("received", "received"), ("deleted", "deleted"))
-    )
-    drawn = sparkline(
-        {name: in_pairs(values) for name, values in counts.items()}, f"In the last ten minutes: {told}"
-    )
+    told = ", ".join(f"{plural(sum(counts[name]), 'message')} {words}" for name, (words, _) in _DRAWN.items())
+    lines = {name: in_pairs(values) for name, values in counts.items()}
+    drawn = sparkline(lines, f"In the last ten minutes: {told}")
     minute = 60 // MINUTES.span_s
     return drawn, {name: sum(values[-minute:]) / 60 for name, values in counts.items()}
 

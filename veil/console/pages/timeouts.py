@@ -165,8 +165,8 @@ PAGE_ROWS: Final = 100
 TYPES_MAX: Final = 50  # message types on the page of a queue
 DECISIONS_MAX: Final = 20
 _OLD_MS: Final = 30 * 86_400_000
+# The dearest first, each with the class of its chip.
 _CHIPS: Final = {TOO_SHORT: "failed", TOO_LONG: "delayed", RIGHT: "done", UNKNOWN: ""}
-_ORDER: Final = (TOO_SHORT, TOO_LONG, RIGHT, UNKNOWN)
 
 
 class JudgedFinding(NamedTuple):
@@ -195,7 +195,9 @@ async def timeouts_page(visit: Visit) -> Response:
         queue, own = queues.get(finding.key), _pilot_of(pilot, finding.key)
         present_s = None if queue is None else float(queue.settings.visibility_s)
         judged.append(JudgedFinding(finding, queue, verdict(finding, present_s, own), own))
-    judged.sort(key=lambda each: (-each.finding.past_cost_s, _ORDER.index(each.verdict), each.finding.queue))
+    judged.sort(
+        key=lambda each: (-each.finding.past_cost_s, [*_CHIPS].index(each.verdict), each.finding.queue)
+    )
     shown, pager = visit.paged(judged, PAGE_ROWS)
     return await visit.page(
         "timeouts.html",
@@ -300,8 +302,7 @@ async def _decisions(visit: Visit, queue: str) -> list[AuditEntry]:
 
 
 def _about(visit: Visit, findings: Findings) -> dict[str, Any]:
-    made_at = words.parsed(findings.made_at)
-    made_ms = None if made_at is None else round(made_at.timestamp() * 1000)
+    made_ms = words.wall_ms(findings.made_at)
     return {
         "made_ms": made_ms,
         "is_old": made_ms is not None and visit.wall_ms - made_ms > _OLD_MS,
