@@ -121,8 +121,6 @@ class _Root(CommandGroup):
 
 
 class Commands(typer.Typer):
-    """A group of commands."""
-
     def __init__(self, help: str | None = None, **settings: Any) -> None:
         # Plain help: drawing it in colour costs more time than everything else a small command does.
         plain: dict[str, Any] = {"cls": CommandGroup, "no_args_is_help": True, "rich_markup_mode": None}
@@ -143,7 +141,6 @@ app = Commands(
 
 
 def group(name: str, help: str | None = None, **settings: Any) -> Commands:
-    """A group of commands below the root."""
     made = Commands(help, **settings)
     app.add_typer(made, name=name)
     return made

@@ -15,7 +15,6 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line of this process and exit with its code."""
     _open_standard_streams()
     sys.exit(run(sys.argv[1:]))
 

@@ -161,7 +161,6 @@ def _show(message: Message, *, as_json: bool) -> None:
 
 
 def read_state(text: str) -> str:
-    """The state that messages must have."""
     if text not in _STATES:
         raise typer.BadParameter(f"{text!r}: expected {', '.join(_STATES[:-1])} or {_STATES[-1]}")
     return text

@@ -179,7 +179,6 @@ def server_page(endpoint: str, path: str, timeout_s: float = 3.0) -> ServerPage:
 
 
 def connect(endpoint: str | None, region: str | None) -> BlockingClient:
-    """A client of that server."""
     from veil.client.blocking import BlockingClient
 
     return BlockingClient(service_target(endpoint, region))

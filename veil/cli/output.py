@@ -37,7 +37,6 @@ def echo(text: str = "", *, keep: str = "") -> None:
 
 
 def echo_json(value: Mapping[str, Any]) -> None:
-    """Print one object of data to stdout, as a line of JSON."""
     _write(sys.stdout, json_line(value))
 
 
@@ -69,12 +68,10 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether the stream is a terminal."""
     return stream.isatty()
 
 
 def has_colour(stream: TextIO) -> bool:
-    """Whether the stream may be given colours."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

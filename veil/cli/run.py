@@ -284,7 +284,6 @@ class Sources:
         self._seen = self._times()
 
     def changed(self) -> Path | None:
-        """A file that changed since the last call."""
         now, before = self._times(), self._seen
         self._seen = now
         for path in now.keys() | before.keys():
@@ -339,7 +338,6 @@ class ConsumerProcess:
         return wait_s
 
     def forgive(self) -> None:
-        """The source has changed: begin anew, at once."""
         self._crashes, self.not_before_s = 0, 0.0
 
     def signal(self, number: int) -> None:
@@ -427,7 +425,6 @@ class Supervisor:
 
 
 def worker_command(arguments: Sequence[str]) -> list[str]:
-    """The command line of one worker, which leaves when this process is gone."""
     return [sys.executable, "-P", "-m", "veil.cli.main", "run", *arguments, "--parent", str(os.getpid())]
 
 

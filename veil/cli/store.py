@@ -125,7 +125,6 @@ def _copied(source: str, target: str, *, without_events: bool) -> Copied:
 
 
 def _opened(place: Path | str, is_source: bool) -> AbstractContextManager[Any]:
-    """One end of a copy."""
     if isinstance(place, Path):
         from veil.server.process import SystemClock
         from veil.stores.copying.sqlite import sqlite_source, sqlite_target
@@ -138,7 +137,6 @@ def _opened(place: Path | str, is_source: bool) -> AbstractContextManager[Any]:
 
 
 def _place(text: str) -> Path | str:
-    """The directory, or the DSN of the database."""
     scheme, _, rest = text.partition("://")
     if scheme in ("postgres", "postgresql") and rest.strip("/"):
         return f"postgresql://{rest}"

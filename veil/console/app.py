@@ -153,7 +153,6 @@ class Console:
         return answer
 
     def cookie_header(self, request: Request, value: str) -> tuple[str, str]:
-        """The header that gives the visitor this cookie."""
         secure = self.scheme == "https" or (self.base_url or "").startswith("https:")
         return web.set_cookie(web.cookie_name(request.headers), value, secure=secure)
 

@@ -150,7 +150,6 @@ class Audit:
 
 
 def as_line(entry: AuditEntry | AuditEnd) -> bytes:
-    """An entry, or the end of one, as a line of the log."""
     return msgspec.json.encode(entry) + b"\n"
 
 

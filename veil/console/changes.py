@@ -94,12 +94,10 @@ def _json(value: Any) -> str:
 
 
 def queue_url(endpoint_url: str, queue: Queue) -> str:
-    """The queue's URL, as the visitor's clients would write it."""
     return f"{endpoint_url}/{queue.key.account}/{queue.key.name}"
 
 
 def queue_command(visit: Visit, operation: str, queue: Queue, **parameters: Any) -> str:
-    """The aws command for an operation on the queue, as the visitor would type it."""
     url = queue_url(visit.endpoint_url, queue)
     return aws_command(operation, visit.endpoint_url, queue.key.region, {"QueueUrl": url, **parameters})
 

@@ -68,7 +68,6 @@ def _pretty(body: str) -> str | None:
 
 
 def cut(text: str, chars_max: int) -> str:
-    """The text, or its beginning and how long it is."""
     shown = visible(text[:chars_max], keep="\n\t")
     return shown if len(text) <= chars_max else f"{shown}… ({len(text):,} characters)"
 

@@ -42,7 +42,6 @@ class CurrentMessage(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Of the message's own page."""
         return queue_link(self.queue.key, "messages", str(self.message.seq))
 
     @property
@@ -283,7 +282,6 @@ RATES: Final = (
 
 
 def chosen_span(visit: Visit) -> tuple[str, Resolution]:
-    """How far back the page goes, as its address says."""
     over = visit.query.text("over")
     return (over, OVER[over]) if over in OVER else ("", MINUTES)
 

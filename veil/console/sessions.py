@@ -81,7 +81,6 @@ class Identity:
     is_new: bool = False  # the cookie must be set
 
     def audit_facts(self, address: str) -> dict[str, str]:
-        """Who asks, for the audit log."""
         return {"who": self.name, "role": self.role.label, "address": address, "account": self.account}
 
 
@@ -157,21 +156,17 @@ class Sessions:
         return Identity(key.key_id, key.account or self._account, Role[key.role.upper()], cookie)
 
     def csrf_token(self, cookie: str) -> str:
-        """The token that forms of this cookie's bearer carry."""
         return hmac.new(self._secret, cookie.encode(), sha256).hexdigest()
 
     def is_csrf_token(self, cookie: str, token: str) -> bool:
-        """Whether a form with that token came from a page of this cookie's bearer."""
         return hmac.compare_digest(self.csrf_token(cookie).encode(), token.encode("utf-8", "replace"))
 
     @staticmethod
     def new_value() -> str:
-        """A value for the cookie of somebody new."""
         return secrets.token_urlsafe(_VALUE_BYTES)
 
     @staticmethod
     def is_value(text: str) -> bool:
-        """Whether it could be a value of ours."""
         return _VALUE.match(text) is not None
 
 

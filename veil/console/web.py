@@ -71,17 +71,14 @@ EVENTS = "text/event-stream; charset=utf-8"
 
 
 def html(text: str, status: int = 200) -> Response:
-    """A page, or a piece of one."""
     return Response(status, text.encode("utf-8", "replace"), HTML)
 
 
 def plain(status: int, sentence: str, *headers: tuple[str, str]) -> Response:
-    """One sentence, for what is not a page."""
     return Response(status, sentence.encode() + b"\n", headers=headers)
 
 
 def see_other(place: str, *headers: tuple[str, str]) -> Response:
-    """Go there, with a GET."""
     return Response(303, headers=(("Location", place), *headers))
 
 
@@ -362,20 +359,16 @@ def find_route(method: str, path: str) -> tuple[Route, dict[str, str]] | None:
 
 
 def methods_of(path: str) -> list[str]:
-    """The methods that the path has a route for."""
     return [method for method in ("GET", "POST") if find_route(method, path) is not None]
 
 
 def link(*parts: str) -> str:
-    """A path below /console, its parts percent-encoded."""
     return ROOT + "".join("/" + quote(part, safe="") for part in parts)
 
 
 def dead_letters_link(key: QueueKey) -> str:
-    """The path of the page of a queue's dead letters."""
     return link("dead-letters", key.region, key.name)
 
 
 def queue_link(key: QueueKey, *parts: str) -> str:
-    """The path of a queue's page."""
     return link("queues", key.region, key.name, *parts)

@@ -15,7 +15,6 @@ PAGE_ROWS: Final = 50
 
 @page("/audit")
 async def audit_page(visit: Visit) -> Response:
-    """A page of the log; the address says from where on, and what is searched for."""
     search = visit.query.text("search")[:100]
     before = visit.query.number("before", -1, 0, 1 << 62)
     found = await visit.console.audit.page(

@@ -51,7 +51,6 @@ _NO_AWS_COMMAND: Final = "There is no aws command for this: SQS can only move a 
 
 @change("/dead-letters/{region}/{name}/redrive", needs=Role.OPERATOR, form=letters_page)
 async def redrive_dead_letters(visit: Visit) -> Change:
-    """Show what would be moved, then move it."""
     queue = await visit.queue()
     selection = read_selection(visit.form)
     destination = await read_destination(visit, queue, visit.form.text("to"))
@@ -64,7 +63,6 @@ async def redrive_dead_letters(visit: Visit) -> Change:
 
 @change("/dead-letters/{region}/{name}/delete", needs=Role.OPERATOR, form=letters_page)
 async def delete_dead_letters(visit: Visit) -> Change:
-    """Show which of the ticked messages would be deleted, then delete them."""
     queue = await visit.queue()
     selection = read_selection(visit.form)
     chosen = _ticked(visit, "No messages are selected. Select those to delete.")
@@ -245,7 +243,6 @@ AttributeRow = tuple[str, str, str]  # name, data type and value
 
 @page("/dead-letters/{region}/{name}/{seq}/edit", needs=Role.OPERATOR)
 async def edit_page(visit: Visit) -> Response:
-    """The form; with what is wrong with what was filled in, after a try."""
     queue = await visit.queue()
     letter = await _letter(visit, queue)
     attributes = letter.message.attributes or {}
@@ -274,7 +271,6 @@ async def edit_page(visit: Visit) -> Response:
 
 @change("/dead-letters/{region}/{name}/{seq}/edit", needs=Role.OPERATOR, form=edit_page)
 async def edit(visit: Visit) -> Change:
-    """Show what would be changed, then send it."""
     queue = await visit.queue()
     letter = await _letter(visit, queue)
     message = letter.message

@@ -181,7 +181,6 @@ def _errors(visit: Visit) -> dict[int, str]:
     },
 )
 async def overview(visit: Visit) -> Mapping[str, Any]:
-    """Troubles first, then totals, charts, and the queues that stand out."""
     # Those who watch other spans of time share the look.
     key = ("overview", visit.identity.account)
     overview_now = await visit.console.depths.kept(

@@ -243,7 +243,6 @@ async def export_all(visit: Visit) -> Response:
 
 @page("/queues/{region}/{name}/export")
 async def export_one(visit: Visit) -> Response:
-    """One queue."""
     queue = await visit.queue()
     return await _exported(visit, [queue], queue.name, queue_link(queue.key, "export"), [], queue.key.region)
 

@@ -49,7 +49,6 @@ page("/queues/{region}/{name}")(messages_page)
 
 @change("/queues/{region}/{name}/messages", needs=Role.OPERATOR, form=messages_page)
 async def delete_messages(visit: Visit) -> Change:
-    """Show which messages would be deleted, then delete them."""
     queue = await visit.queue()
     chosen = chosen_of(visit.form.all("message"))
     if not chosen or len(chosen) > PAGE_ROWS:
@@ -167,7 +166,6 @@ _WAYS: Final = {
 
 @change("/queues/{region}/{name}/in-flight", needs=Role.OPERATOR, form=in_flight_page)
 async def change_leases(visit: Visit) -> Change:
-    """Show what would become of the leases that were chosen, then do it."""
     queue, form = await visit.queue(), visit.form
     # One lease's own button says both what and which; those below the list are for the ticked ones.
     what, _, one = form.text("one").partition(" ")

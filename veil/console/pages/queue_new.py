@@ -51,7 +51,6 @@ async def new_page(visit: Visit) -> Response:
 
 @change("/queues/new", needs=Role.ADMIN)
 async def create(visit: Visit) -> Response | Change:
-    """Show what would be created, then create it."""
     form = visit.form
     source = await _source(visit, form.text("clone"))
     fifo = form.text("type") == "fifo"
@@ -121,7 +120,6 @@ async def _source(visit: Visit, text: str) -> Queue | None:
 
 @change("/queues/{region}/{name}/delete", needs=Role.ADMIN, is_page=True)
 async def delete(visit: Visit) -> Change:
-    """Say what goes with the queue; then delete it."""
     queue = await visit.queue()
     held = await visit.service.store.counts(queue)
     notes = [
@@ -153,7 +151,6 @@ async def delete(visit: Visit) -> Change:
 
 @change("/queues/{region}/{name}/purge", needs=Role.ADMIN, is_page=True)
 async def purge(visit: Visit) -> Change:
-    """Say what is in the queue; then empty it."""
     queue = await visit.queue()
     held = await visit.service.store.counts(queue)
     return Change(
@@ -179,7 +176,6 @@ async def purge(visit: Visit) -> Change:
 @change("/queues/{region}/{name}/pause", needs=Role.OPERATOR, is_page=True)
 @change("/queues/{region}/{name}/resume", needs=Role.OPERATOR, is_page=True)
 async def pause(visit: Visit) -> Change:
-    """Say what a pause means, or what waits; then stop deliveries, or let them go on."""
     queue = await visit.queue()
     held = await visit.service.store.counts(queue)
     word, state = "resume", "running"

@@ -179,13 +179,11 @@ _SHOWN_LINES: Final = 10
 
 @queue_view("send", needs=Role.OPERATOR)
 async def send_page(visit: Visit, queue: Queue) -> Mapping[str, Any]:
-    """The form; with what is wrong with what was filled in, after a try."""
     return {"values": {name: visit.form.raw(name) for name in _FIELDS}, "lines_max": LINES_MAX}
 
 
 @change("/queues/{region}/{name}/send", needs=Role.OPERATOR, form=send_page)
 async def send_message(visit: Visit) -> Change:
-    """Show what would be sent, then send it."""
     queue = await visit.queue()
     lines = _file_text(visit)
     if lines is None:

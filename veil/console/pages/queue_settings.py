@@ -48,7 +48,6 @@ async def settings_page(visit: Visit, queue: Queue) -> Mapping[str, Any]:
 
 @page("/queues/{region}/{name}/edit", needs=Role.ADMIN)
 async def edit_page(visit: Visit) -> Response:
-    """The form; with what is wrong with what was filled in, after a try."""
     queue = await visit.queue()
     values = {name: visit.form.raw(name, value) for name, value in form_values(queue.settings).items()}
     return await visit.page(
@@ -62,7 +61,6 @@ async def edit_page(visit: Visit) -> Response:
 
 @change("/queues/{region}/{name}/edit", needs=Role.ADMIN)
 async def edit(visit: Visit) -> Response | Change:
-    """Show what would be changed, then change it."""
     queue = await visit.queue()
     wanted = before = queue.settings
     given, problems = read_settings(visit.form, queue.key, before)
@@ -114,13 +112,11 @@ def _notes(before: QueueSettings, after: QueueSettings) -> list[str]:
 
 @queue_view("tags")
 async def tags_page(visit: Visit, queue: Queue) -> Mapping[str, Any]:
-    """The tags, and for who may change them the form to do so; with what is wrong with what was filled in, after a try."""
     return {"written": visit.form.raw("tags", write_tags(queue.tags))}
 
 
 @change("/queues/{region}/{name}/tags", needs=Role.ADMIN, form=tags_page)
 async def change_tags(visit: Visit) -> Change:
-    """Show which tags would come, go or change; then do it."""
     queue = await visit.queue()
     written = visit.form.raw("tags")
     try:
@@ -165,7 +161,6 @@ def _shown(value: str | None) -> str:
 
 @queue_view("policy")
 async def policy_page(visit: Visit, queue: Queue) -> Mapping[str, Any]:
-    """The policy laid out, and for who may change it the form to do so; with what is wrong with it, after a try."""
     laid_out = _laid_out(queue.settings.policy)
     written = visit.form.raw("policy", laid_out)
     return {"laid_out": laid_out, "written": written, "bytes_max": POLICY_BYTES_MAX}
@@ -173,7 +168,6 @@ async def policy_page(visit: Visit, queue: Queue) -> Mapping[str, Any]:
 
 @change("/queues/{region}/{name}/policy", needs=Role.ADMIN, form=policy_page)
 async def change_policy(visit: Visit) -> Change:
-    """Show the policy before and after; then store it."""
     queue = await visit.queue()
     written = visit.form.raw("policy")
     before = queue.settings.policy

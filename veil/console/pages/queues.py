@@ -139,5 +139,4 @@ def _recent(visit: Visit, queue: Queue) -> tuple[Markup, Mapping[str, float]]:
 
 @queue_view("activity", live_parts={"charts": "charts.html"})
 async def activity(visit: Visit, queue: Queue) -> Mapping[str, Any]:
-    """How the queue fared: depth, age, rates and handling times."""
     return {"over": chosen_span(visit)[0], **charts_of(visit, queue.id)}

@@ -184,7 +184,6 @@ class NotApplied(Refused, status=409):
 
 @page("/timeouts")
 async def timeouts_page(visit: Visit) -> Response:
-    """All queues, the dearest timeout first."""
     read = await read_findings(visit.console)
     if read.findings is None:
         return await visit.page("timeouts_none.html", title="Timeouts", read=read, file=FILE)
@@ -213,7 +212,6 @@ async def timeouts_page(visit: Visit) -> Response:
 
 @page("/timeouts/{region}/{name}")
 async def timeout_page(visit: Visit) -> Response:
-    """One queue: its curve, the evidence, and the button."""
     key = QueueKey(visit.parts["region"], visit.identity.account, visit.parts["name"])
     read = await read_findings(visit.console)
     if read.findings is None:
@@ -245,7 +243,6 @@ async def timeout_page(visit: Visit) -> Response:
 
 @change("/timeouts/{region}/{name}/apply", needs=Role.ADMIN)
 async def apply(visit: Visit) -> Change:
-    """Show what would be another, then set the recommended timeout."""
     queue = await visit.queue()
     read = await read_findings(visit.console)
     finding = next((each for each in _whole(visit, read.findings) if each.key == queue.key), None)
