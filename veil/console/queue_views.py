@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, cast
@@ -14,7 +15,7 @@ from veil.console.visit import Visit
 from veil.console.web import Role, live, queue_link, view
 from veil.core.lease import State
 from veil.core.message import StoredMessage
-from veil.core.queue import Queue, QueueCounts, QueueKey, parse_arn
+from veil.core.queue import Queue, QueueKey, parse_arn
 from veil.core.sequence import instant_of
 from veil.journal.attempts import Life, tell
 from veil.journal.lives import LifeEvent, Look
@@ -158,6 +159,8 @@ _ALL_FRESH_MS: Final = 5_000
 _KEPT_MAX: Final = 20_000
 _MADE_MAX: Final = 50
 
+_NEVER: Final = (-1 << 62, QueueDepth())
+
 T = TypeVar("T")
 
 
@@ -170,14 +173,13 @@ class DepthCache:
         self._made: dict[Hashable, tuple[int, object]] = {}
         self._looking = asyncio.Lock()
 
-    async def at(self, queues: Sequence[Queue], *, with_oldest: bool = True) -> dict[int, QueueDepth]:
-        """How each of the queues stood a moment ago, by id; those deleted meanwhile are left out."""
+    async def at(self, queues: Sequence[Queue], *, with_oldest: bool = True) -> Mapping[int, QueueDepth]:
+        """How each of the queues stood a moment ago, by id; those deleted meanwhile are left out, and empty where asked for."""
         fresh_ms = FRESH_MS if with_oldest else _ALL_FRESH_MS
         async with self._looking:
             now_ms = self._service.clock.now_ms()
-            stale = [
-                queue for queue in queues if not self._is_fresh((queue.id, with_oldest), now_ms - fresh_ms)
-            ]
+            since_ms = now_ms - fresh_ms
+            stale = [each for each in queues if self._kept.get((each.id, with_oldest), _NEVER)[0] <= since_ms]
             if len(self._kept) + len(stale) > _KEPT_MAX:
                 self._kept.clear()
                 stale = list(queues)
@@ -186,7 +188,7 @@ class DepthCache:
                 self._kept.pop((queue.id, with_oldest), None)
             self._kept |= {(queue_id, with_oldest): (now_ms, depth) for queue_id, depth in found.items()}
         kept = ((queue.id, self._kept.get((queue.id, with_oldest))) for queue in queues)
-        return {queue_id: found[1] for queue_id, found in kept if found is not None}
+        return defaultdict(QueueDepth, {queue_id: seen[1] for queue_id, seen in kept if seen is not None})
 
     async def kept(self, key: Hashable, make: Callable[[], Awaitable[T]], age_ms_max: int) -> T:
         """What `make` gives, or gave under that key no longer ago than that."""
@@ -200,35 +202,17 @@ class DepthCache:
         self._made[key] = (now_ms, fresh)
         return fresh
 
-    def _is_fresh(self, key: tuple[int, bool], since_ms: int) -> bool:
-        kept = self._kept.get(key)
-        return kept is not None and kept[0] > since_ms
-
 
 # ---- heads of pages
 
-EMPTY_DEPTH: Final = QueueDepth(QueueCounts(), None)
 FACTS: Final = {"queue-facts": "queue_facts.html"}  # what moves on all these pages
 QueueValues = Callable[[Visit, Queue], Awaitable[Mapping[str, Any]]]
 
 
-class Head(NamedTuple):
-    """A queue, as it was a moment ago, and which of its pages this is."""
-
-    queue: Queue
-    depth: QueueDepth
-    tab: str  # the last part of the page's path
-
-    @property
-    def address(self) -> str:
-        return queue_link(self.queue.key)
-
-
-async def queue_head(visit: Visit, tab: str = "") -> Head:
-    """The head of a page of the queue that the path names."""
+async def queue_now(visit: Visit) -> dict[str, Any]:
+    """The queue that the path names, as it was a moment ago."""
     queue = await visit.queue()
-    depths = await visit.console.depths.at([queue])
-    return Head(queue, depths.get(queue.id, EMPTY_DEPTH), tab)
+    return {"queue": queue, "depth": (await visit.console.depths.at([queue]))[queue.id]}
 
 
 def queue_view(
@@ -239,18 +223,18 @@ def queue_view(
 
     def put(values: QueueValues) -> Callable[[Visit], Awaitable[Response]]:
         async def with_head(visit: Visit) -> Mapping[str, Any]:
-            head = await queue_head(visit, tab)
-            found = await values(visit, head.queue)
+            now = await queue_now(visit)
+            queue, address = now["queue"], queue_link(now["queue"].key)
+            found = await values(visit, queue)
             sources = visit.service.store.dead_letter_sources
             moves = live_parts and not found.get("is_still")
             return {
-                "title": f"{head.queue.name} · {tab.replace('-', ' ').capitalize()}",
-                "head": head,
-                "queue": head.queue,
-                "holds_dead_letters": not visit.is_live and await sources(head.queue.key, limit=1),
-                "live_path": f"{head.address}/{tab}/live?{visit.query_with()}"
-                if moves
-                else f"{head.address}/live",
+                **now,
+                "title": f"{queue.name} · {tab.replace('-', ' ').capitalize()}",
+                "tab": tab,
+                "address": address,
+                "holds_dead_letters": not visit.is_live and await sources(queue.key, limit=1),
+                "live_path": f"{address}/{tab}/live?{visit.query_with()}" if moves else f"{address}/live",
                 **found,
             }
 
@@ -264,8 +248,8 @@ def queue_view(
 @live("/queues/{region}/{name}/live")
 async def facts_live(visit: Visit) -> Mapping[str, str]:
     """The counts alone, for the pages that have nothing else that moves."""
-    head = await queue_head(visit)
-    return {name: await visit.fragment(part, head=head) for name, part in FACTS.items()}
+    now = await queue_now(visit)
+    return {name: await visit.fragment(part, **now) for name, part in FACTS.items()}
 
 
 # ---- charts

@@ -82,8 +82,8 @@ _LOOKS_AT_ONCE: Final = 64  # more at once would only queue up in front of the r
 class QueueDepth(NamedTuple):
     """How a queue stands."""
 
-    counts: QueueCounts
-    oldest_sent_ms: int | None  # engine time; None: nothing is visible, or nobody asked
+    counts: QueueCounts = QueueCounts()
+    oldest_sent_ms: int | None = None  # engine time; None: nothing is visible, or nobody asked
     # Of those in flight: for a retry, their attempts being over, as far as this server knows.
     waiting: int = 0
 

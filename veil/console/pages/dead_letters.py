@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from veil.console.messages import PAGE_ROWS
-from veil.console.queue_views import EMPTY_DEPTH
+from veil.console.queue_views import queue_now
 from veil.console.visit import Visit
 from veil.console.web import Form, dead_letters_link, view
 from veil.core.limits import MOVE_RATE_MAX
@@ -244,15 +244,12 @@ async def dead_letters(visit: Visit) -> Mapping[str, Any]:
     )
     if hide_empty:
         depths = await visit.console.depths.at(queues, with_oldest=False)
-        queues = [queue for queue in queues if depths.get(queue.id, EMPTY_DEPTH).total]
+        queues = [queue for queue in queues if depths[queue.id].total]
     shown, pager = visit.paged(queues, PAGE_ROWS)
     depths = await visit.console.depths.at(shown)
     moves = await active_moves(visit)
     return {
-        "rows": [
-            (queue, depths.get(queue.id, EMPTY_DEPTH), sources[queue.key], moves.get(queue.key, []))
-            for queue in shown
-        ],
+        "rows": [(queue, depths[queue.id], sources[queue.key], moves.get(queue.key, [])) for queue in shown],
         "sources_max": _SOURCES_SHOWN,
         "missing": [(key, names) for key, names in sorted(sources.items()) if key not in own][:PAGE_ROWS],
         "all": sum(key in own for key in sources),
@@ -269,9 +266,9 @@ async def dead_letters(visit: Visit) -> Mapping[str, Any]:
 )
 async def letters_page(visit: Visit) -> Mapping[str, Any]:
     """The dead letters that match, and what can be done about them; with what is wrong with the form, after a try."""
-    queue, selection = await visit.queue(), read_selection(visit.asked)
-    depth = (await visit.console.depths.at([queue])).get(queue.id, EMPTY_DEPTH)
-    live_values = {"queue": queue, "depth": depth, "moves": await moves_of(visit, queue)}
+    now, selection = await queue_now(visit), read_selection(visit.asked)
+    queue: Queue = now["queue"]
+    live_values = {**now, "moves": await moves_of(visit, queue)}
     if visit.is_live:
         return live_values
     rows_max = visit.query.number("rows", GROUPED_ROWS, GROUPED_ROWS, GROUPED_ROWS_MAX)

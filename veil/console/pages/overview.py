@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from heapq import nsmallest
 from typing import Any, Final, NamedTuple
 
-from veil.console.queue_views import EMPTY_DEPTH, charts_of, chosen_span
+from veil.console.queue_views import charts_of, chosen_span
 from veil.console.visit import Visit
 from veil.console.web import view
 from veil.core.limits import IN_FLIGHT_MAX
@@ -111,7 +111,7 @@ async def look(visit: Visit) -> Mapping[str, Any]:
     troubled: list[tuple[int, int, str, QueueHealth]] = []
     known: list[QueueHealth] = []
     for queue in own:
-        depth = history.depths.get(queue.id, EMPTY_DEPTH)
+        depth = history.depths.get(queue.id, QueueDepth())
         total = depth.total
         if not total and not queue.settings.paused and history.is_quiet(queue.id):
             continue

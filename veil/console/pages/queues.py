@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from markupsafe import Markup
 
 from veil.console.charts import in_pairs, sparkline
-from veil.console.queue_views import EMPTY_DEPTH, charts_of, chosen_span, queue_view
+from veil.console.queue_views import charts_of, chosen_span, queue_view
 from veil.console.visit import Visit
 from veil.console.web import view
 from veil.core.queue import Queue
@@ -111,12 +111,12 @@ async def _ordered(visit: Visit, wanted: QueueFilter, queues: Sequence[Queue]) -
     # Only these orders need a look at every queue; the usual one reads those on the page.
     if wanted.hide_empty or wanted.sort not in ("name", "timeout"):
         depths = await visit.console.depths.at(queues, with_oldest=wanted.sort == "oldest")
-    kept = [queue for queue in queues if not wanted.hide_empty or depths.get(queue.id, EMPTY_DEPTH).total]
+    kept = [queue for queue in queues if not wanted.hide_empty or depths.get(queue.id, QueueDepth()).total]
     kept.sort(key=lambda queue: (queue.name, queue.key.region))
     if wanted.sort != "name" or wanted.falling:
         compared = _COLUMNS[wanted.sort].compared
         kept.sort(
-            key=lambda queue: compared(queue, depths.get(queue.id, EMPTY_DEPTH)), reverse=wanted.falling
+            key=lambda queue: compared(queue, depths.get(queue.id, QueueDepth())), reverse=wanted.falling
         )
     return kept
 
