@@ -19,7 +19,6 @@ from tests.stores.model_steps import QUEUES, LockStep, receipt_label
 from veil.core.effect import DeadLettered, Expired, Opened
 from veil.core.errors import VeilError
 from veil.core.event import NOBODY
-from veil.core.lease import Deletion
 from veil.stores.memory import MemoryStore
 from veil.stores.sqlite import lease_log
 
@@ -55,12 +54,15 @@ def test_the_reference_keeps_the_promises_that_need_no_reference(seed, tmp_path)
 class ForgetsTheHolder(MemoryStore):
     """Lets any receipt delete."""
 
-    def _delete_one(self, op, contents, receipt, strict, caller):
-        message = contents.find(receipt)
-        if message is None:
-            return Deletion.GONE
-        contents.remove(message)
-        return Deletion.DELETED
+    async def delete(self, queue, receipts, **given):
+        messages = self._of(queue).messages
+        held = [
+            structs.replace(receipt, holder=messages[receipt.seq].holder)
+            if receipt.seq in messages
+            else receipt
+            for receipt in receipts
+        ]
+        return await super().delete(queue, held, **given)
 
 
 class LapsesLate(MemoryStore):
@@ -140,19 +142,20 @@ class LeavesTheDoorOpen(MemoryStore):
 class LeavesTheOldReceipt(MemoryStore):
     """Gives a new receipt and goes on with the old one."""
 
-    def _rotate_one(self, op, contents, extension, caller):
-        answer = super()._rotate_one(op, contents, extension, caller)
-        message = contents.find(extension.receipt)
-        if message is not None and not isinstance(answer, VeilError) and message.holder:
-            message.holder = extension.receipt.holder
-        return answer
+    async def rotate(self, queue, extensions, **given):
+        answers = await super().rotate(queue, extensions, **given)
+        for extension, answer in zip(extensions, answers, strict=True):
+            message = self._of(queue).messages.get(extension.receipt.seq)
+            if message is not None and not isinstance(answer, VeilError) and message.holder:
+                message.holder = extension.receipt.holder
+        return answers
 
 
 class ForgetsStrictness(MemoryStore):
     """Lets late receipts delete, also where they must not."""
 
-    async def delete(self, queue, receipts, *, strict=False, caller):
-        return await super().delete(queue, receipts, caller=caller)
+    async def delete(self, queue, receipts, *, strict=False, **given):
+        return await super().delete(queue, receipts, **given)
 
 
 class GoesByAgeAlone(MemoryStore):

@@ -30,7 +30,6 @@ Where the contract leaves room, these are the readings, and they hold for every 
 
 from __future__ import annotations
 
-import itertools
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,9 +48,7 @@ from veil.core.effect import (
     AnyEffect,
     DeadLettered,
     Deleted,
-    DeleteRefused,
     Enqueued,
-    ExtensionRefused,
     HolderSign,
     LeaseChange,
     Postponed,
@@ -71,7 +68,7 @@ from veil.core.lease import (
     State,
 )
 from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS, REPEATED_SEND_MS
-from veil.core.message import Caller, NewContent, NewMessage, Sent, StoredMessage
+from veil.core.message import Caller, HeldMessage, NewContent, NewMessage, Sent, StoredMessage
 from veil.core.queue import Chosen, DeduplicationScope, MoveTask, Queue, QueueCounts, QueueKey, ScanStep
 from veil.core.receipt import Receipt, ReceiptBook
 from veil.core.sequence import SequenceSource, expires_at_ms, instant_of, noisy_groups
@@ -149,9 +146,6 @@ class QueueContents:
 
     def of_state(self, state: State) -> list[StoredMessage]:
         return [message for message in self.in_order() if message.state == state]
-
-    def find(self, receipt: Receipt) -> StoredMessage | None:
-        return self.messages.get(receipt.seq) if receipt.queue_id == self.queue.id else None
 
     def remove(self, message: StoredMessage) -> None:
         del self.messages[message.seq]
@@ -508,68 +502,40 @@ class MemoryStore(OwnLeaseTime):
     ) -> list[Deletion | errors.VeilError]:
         with self._operation(caller) as op:
             contents = self._of(queue)
-            return [
-                self._delete_one(op, contents, receipt, strict, reported.get(receipt.seq))
-                for receipt in receipts
-            ]
+            messages = self._held(op, contents, receipts)
+            effects, answers = decide.decide_deletions(
+                messages, receipts, op.now_ms, fifo=contents.fifo, strict=strict, reported=reported
+            )
+            self._apply(op, contents, effects)
+            return answers
 
-    def _held(self, op: Operation, contents: QueueContents, receipt: Receipt) -> StoredMessage | None:
-        message = contents.find(receipt)
-        return None if message is None else decide.excused(message, op.now_ms, self.lease_time)
-
-    def _delete_one(
-        self,
-        op: Operation,
-        contents: QueueContents,
-        receipt: Receipt,
-        strict: bool,
-        reported: ReportedOutcome | None,
-    ) -> Deletion | errors.VeilError:
-        message = self._held(op, contents, receipt)
-        effect = decide.decide_deletion(
-            message, receipt, op.now_ms, fifo=contents.fifo, strict=strict, reported=reported
-        )
-        self._apply(op, contents, [effect])
-        if isinstance(effect, DeleteRefused):
-            return effect.error or effect.deletion
-        return Deletion.DELETED
+    def _held(
+        self, op: Operation, contents: QueueContents, receipts: Iterable[Receipt]
+    ) -> decide.HeldMessages:
+        """Those of the messages that the queue has, as the request finds them."""
+        found = [contents.messages.get(receipt.seq) for receipt in receipts]
+        held = [HeldMessage(*[getattr(each, name) for name in HeldMessage._fields]) for each in found if each]
+        return {each.seq: decide.excused(each, op.now_ms, self.lease_time) for each in held}
 
     async def extend(
         self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
     ) -> list[errors.VeilError | None]:
         with self._operation(caller) as op:
             contents = self._of(queue)
-            return [self._extend_one(op, contents, extension) for extension in extensions]
-
-    def _extend_one(
-        self, op: Operation, contents: QueueContents, extension: Extension
-    ) -> errors.VeilError | None:
-        receipt, visibility_s, reported = extension
-        message = self._held(op, contents, receipt)
-        effect = decide.decide_extension(
-            message, receipt, visibility_s, op.now_ms, fifo=contents.fifo, reported=reported
-        )
-        if effect is None or isinstance(effect, errors.VeilError):
-            return effect
-        self._apply(op, contents, [effect])
-        return effect.error if isinstance(effect, ExtensionRefused) else None
+            messages = self._held(op, contents, [each.receipt for each in extensions])
+            effects, answers = decide.decide_extensions(messages, extensions, op.now_ms, fifo=contents.fifo)
+            self._apply(op, contents, effects)
+            return answers
 
     async def rotate(
         self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
     ) -> list[Rotated | errors.VeilError]:
         with self._operation(caller) as op:
             contents = self._of(queue)
-            return [self._rotate_one(op, contents, extension) for extension in extensions]
-
-    def _rotate_one(
-        self, op: Operation, contents: QueueContents, extension: Extension
-    ) -> Rotated | errors.VeilError:
-        receipt, visibility_s, _ = extension
-        effect = decide.decide_rotation(self._held(op, contents, receipt), receipt, visibility_s, op.now_ms)
-        self._apply(op, contents, [effect])
-        if isinstance(effect, ExtensionRefused):
-            return effect.error
-        return Rotated(decide.rotated_receipt(receipt), effect.lease.due_at_ms or op.now_ms)
+            messages = self._held(op, contents, [each.receipt for each in extensions])
+            effects, answers = decide.decide_rotations(messages, extensions, op.now_ms)
+            self._apply(op, contents, effects)
+            return answers
 
     async def undo_receive(
         self,
@@ -581,9 +547,8 @@ class MemoryStore(OwnLeaseTime):
     ) -> None:
         with self._operation(caller) as op:
             contents = self._of(queue)
-            for receipt, at_ms in zip(receipts, opened_ms or itertools.repeat(None), strict=False):
-                undone = decide.decide_undo(self._held(op, contents, receipt), receipt, op.now_ms, at_ms)
-                self._apply(op, contents, [] if undone is None else [undone])
+            messages = self._held(op, contents, receipts)
+            self._apply(op, contents, decide.decide_undos(messages, receipts, opened_ms, op.now_ms))
 
     async def share_heard(self, packed: bytes) -> list[bytes | None]:
         return []
