@@ -452,9 +452,10 @@ def decide_undo(
         return None
     if opened_ms is not None and message.received_at_ms != opened_ms:
         return None
-    count = message.receive_count - 1
-    first_ms = message.first_received_wall_ms if count else None
-    lease = LeaseState(_VISIBLE, None, message.received_at_ms, message.delivery, 0, count, first_ms)
+    lease, count = _visible(message), message.receive_count - 1
+    lease = lease._replace(
+        receive_count=count, first_received_wall_ms=lease.first_received_wall_ms if count else None
+    )
     return effect.Undone(message, receipt.delivery, message.due_at_ms, lease)
 
 
@@ -465,11 +466,11 @@ def _own_deadline(message: MessageFacts, delivery: int) -> int | None:
 
 
 def _lease_until(
-    deadline_ms: int, message: MessageFacts, holder: int, received_at_ms: int | None = None
+    deadline_ms: int | None, message: MessageFacts, holder: int, received_at_ms: int | None = None
 ) -> LeaseState:
-    """A new deadline; the lease begins again where an instant of its receive is given."""
+    """A new deadline, or none: then it is visible. The lease begins again where an instant of its receive is given."""
     return LeaseState(
-        _IN_FLIGHT,
+        _VISIBLE if deadline_ms is None else _IN_FLIGHT,
         deadline_ms,
         message.received_at_ms if received_at_ms is None else received_at_ms,
         message.delivery,
@@ -480,15 +481,7 @@ def _lease_until(
 
 
 def _visible(message: MessageFacts) -> LeaseState:
-    return LeaseState(
-        _VISIBLE,
-        None,
-        message.received_at_ms,
-        message.delivery,
-        0,
-        message.receive_count,
-        message.first_received_wall_ms,
-    )
+    return _lease_until(None, message, 0)
 
 
 # ---- what happens by itself

@@ -27,30 +27,6 @@ from veil.stores.sqlite.database import CachedQueue, Database, Q
 _VISIBLE = int(State.VISIBLE)
 
 
-def apply_leases(
-    db: Database, state: CachedQueue, changes: Sequence[LeaseChange], now_ms: int, caller: Caller = NOBODY
-) -> None:
-    """Leases were opened, extended or ended, each of another message."""
-    retention_s = state.queue.settings.retention_s
-    became = [(change.message.state, change.lease) for change in changes]
-    if len(became) > 1 and not state.has_groups and became.count(became[0]) == len(became):
-        # As all of a receive mostly are: one statement for all.
-        before, lease = became[0]
-        seqs = [change.message.seq for change in changes]
-        db.change_all(Q.write_leases, (*lease, retention_s * SECOND_MS), seqs)
-        first = min(seqs)  # whatever is due of them is so no later for any other
-        wake_ms = wake_at_ms(first, lease.due_at_ms, retention_s)
-        db.shift(state, before, lease.state, first, wake_ms, None, len(seqs))
-    else:
-        for change, (before, lease) in zip(changes, became, strict=True):
-            message = change.message
-            wake_ms = wake_at_ms(message.seq, lease.due_at_ms, retention_s)
-            db.execute_for(Q.write_leases, (*lease, retention_s * SECOND_MS), (message.seq,))
-            db.shift(state, before, lease.state, message.seq, wake_ms, message.group)
-    if db.journal is not None:
-        db.journal.record(now_ms, state.queue.key, changes, caller)
-
-
 def apply(
     db: Database,
     state: CachedQueue,
@@ -58,9 +34,9 @@ def apply(
     now_ms: int,
     caller: Caller = NOBODY,
 ) -> None:
-    """Whatever happened to messages of the queue, in order."""
-    retention_s = state.queue.settings.retention_s
+    """Whatever happened to messages of the queue: of one that leaves it nothing else happened."""
     told: list[AnyEffect] = []
+    changes: list[LeaseChange] = []
     removed: list[int] = []
     for effect in effects:
         if isinstance(effect, Postponed):
@@ -72,10 +48,7 @@ def apply(
             db.notice(event, state) if is_refusal else db.counted(event, state)
         match effect:
             case LeaseChange():
-                message, lease = effect.message, effect.lease
-                wake_ms = wake_at_ms(message.seq, lease.due_at_ms, retention_s)
-                db.execute_for(Q.write_leases, (*lease, retention_s * SECOND_MS), (message.seq,))
-                db.shift(state, message.state, lease.state, message.seq, wake_ms, message.group)
+                changes.append(effect)
             case Removal():
                 message = effect.message
                 removed.append(message.seq)
@@ -84,6 +57,8 @@ def apply(
                 _dead_letter(db, state, effect)
             case Redriven():
                 _redrive(db, state, effect)
+    if changes:
+        _write_leases(db, state, changes)
     if removed:
         db.change_all(Q.delete_messages, (), removed)
     if told and db.journal is not None:
@@ -91,6 +66,25 @@ def apply(
         if all(isinstance(effect, DeleteRefused | ExtensionRefused | HolderSign) for effect in told):
             # A refusal or a sign changes no message, and a group without a change would not be committed.
             db.execute(Q.touch_mark)
+
+
+def _write_leases(db: Database, state: CachedQueue, changes: Sequence[LeaseChange]) -> None:
+    retention_s = state.queue.settings.retention_s
+    became = [(change.message.state, change.lease) for change in changes]
+    seqs = [change.message.seq for change in changes]
+    if len(became) > 1 and not state.has_groups and became.count(became[0]) == len(set(seqs)) == len(seqs):
+        # As all of a receive mostly are: one statement for all.
+        before, lease = became[0]
+        db.change_all(Q.write_leases, (*lease, retention_s * SECOND_MS), seqs)
+        first = min(seqs)  # whatever is due of them is so no later for any other
+        wake_ms = wake_at_ms(first, lease.due_at_ms, retention_s)
+        db.shift(state, before, lease.state, first, wake_ms, None, len(seqs))
+        return
+    for change, (before, lease) in zip(changes, became, strict=True):
+        message = change.message
+        wake_ms = wake_at_ms(message.seq, lease.due_at_ms, retention_s)
+        db.execute_for(Q.write_leases, (*lease, retention_s * SECOND_MS), (message.seq,))
+        db.shift(state, before, lease.state, message.seq, wake_ms, message.group)
 
 
 def _dead_letter(db: Database, state: CachedQueue, effect: DeadLettered) -> None:

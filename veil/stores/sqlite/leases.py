@@ -13,7 +13,7 @@ import msgspec
 from veil.core import decide
 from veil.core.attempt import NOTHING_REPORTED, ReportedOutcome
 from veil.core.clock import Trouble
-from veil.core.effect import HolderSign, LeaseChange
+from veil.core.effect import HolderSign
 from veil.core.errors import VeilError
 from veil.core.event import NOBODY, Kind, LeaseFacts
 from veil.core.lease import Deletion, Extension, Rotated, State, begun_after_ms
@@ -22,7 +22,7 @@ from veil.core.message import Caller, HeldMessage
 from veil.core.queue import Queue, QueueKey
 from veil.core.receipt import Receipt
 from veil.core.sequence import expired_below
-from veil.stores.sqlite.apply import apply, apply_leases
+from veil.stores.sqlite.apply import apply
 from veil.stores.sqlite.database import CachedQueue, Database, Q
 from veil.stores.sqlite.lease_log import NEVER, CachedLease
 
@@ -189,12 +189,7 @@ def extend(
         left = [extensions[place] for place in places]
         messages = held_messages(db, state, [each.receipt.seq for each in left], now_ms)
         effects, verdicts = decide.decide_extensions(messages, left, now_ms, fifo=settings.fifo)
-        changes = [effect for effect in effects if isinstance(effect, LeaseChange)]
-        if changes and len({change.message.seq for change in changes}) == len(left):
-            # Each of another message: mostly one statement for all.
-            apply_leases(db, state, changes, now_ms, caller)
-        else:
-            apply(db, state, effects, now_ms, caller)
+        apply(db, state, effects, now_ms, caller)
         for place, verdict in zip(places, verdicts, strict=True):
             answers[place] = verdict
     return answers

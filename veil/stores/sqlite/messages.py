@@ -21,7 +21,7 @@ from veil.core.message import PRIORITY_DEFAULT, PRIORITY_LAST, Caller, NewMessag
 from veil.core.queue import Queue
 from veil.core.sequence import SEQ_MAX, noisy_groups, wake_at_ms
 from veil.stores.sql import decode_attributes, encode_attributes, to_message
-from veil.stores.sqlite.apply import apply, apply_leases
+from veil.stores.sqlite.apply import apply
 from veil.stores.sqlite.data_directory import DISK_FULL
 from veil.stores.sqlite.database import CachedQueue, Database, Q
 
@@ -200,7 +200,7 @@ def take(
     if messages:
         wall_ms = db.clock.wall_ms()
         opened = decide.open_leases(messages, visibility_s, now_ms, wall_ms)
-        apply_leases(db, state, opened, now_ms, caller)
+        apply(db, state, opened, now_ms, caller)
         for message, effect in zip(messages, opened, strict=True):
             message.set_lease(effect.lease)
         if queue.settings.fifo:
@@ -219,7 +219,7 @@ def _take_first(
     """The shortcut `first_as_received` of queries.sql; None, and nothing taken, where one of ten is spent."""
     queue, deadline_ms, wall_ms = state.queue, now_ms + visibility_s * SECOND_MS, db.clock.wall_ms()
     opened, retention_s = (deadline_ms, now_ms, wall_ms), queue.settings.retention_s
-    rows = db.execute(Q.first_as_received, (wall_ms, queue.id, budget.count, state.leases.taken_seq))
+    rows = db.execute(Q.first_as_received, (queue.id, state.leases.taken_seq, budget.count, wall_ms))
     found = _as_received(rows, deadline_ms, now_ms)
     # Ten are all taken, without a look at their sizes.
     messages = list(found) if budget.bytes_left is None else budget.choose(found)[0]
@@ -284,7 +284,7 @@ def _repeat(
     repeated = decide.repeat_attempt(claims, messages, state.queue.settings, visibility_s, now_ms, trouble)
     if repeated is None:
         return []
-    apply_leases(db, state, repeated, now_ms, caller)
+    apply(db, state, repeated, now_ms, caller)
     for effect in repeated:
         messages[effect.message.seq].set_lease(effect.lease)
     return [messages[effect.message.seq] for effect in repeated]

@@ -9,6 +9,21 @@ holder = ?1 AND queue_id = ?2 AND state = {IN_FLIGHT} AND due_at_ms > ?3 AND seq
 -- The messages that are asked for, one after the other. Of a list behind IN SQLite first makes a table: a quarter more for a look at ten.
 (VALUES :rows) AS asked CROSS JOIN message ON seq = asked.column1
 
+-- Each message stands in exactly one of these four: queue.
+-- part: ALONE
+FROM message INDEXED BY visible_alone
+WHERE queue_id = ?1 AND state = {VISIBLE} AND group_name IS NULL AND priority = {PRIORITY_DEFAULT}
+
+-- part: GROUPED
+FROM message INDEXED BY visible_grouped
+WHERE queue_id = ?1 AND state = {VISIBLE} AND group_name IS NOT NULL AND priority = {PRIORITY_DEFAULT}
+
+-- part: RANKED
+FROM message INDEXED BY ranked_by_age WHERE queue_id = ?1 AND state = {VISIBLE} AND priority <> {PRIORITY_DEFAULT}
+
+-- part: HIDDEN
+FROM message INDEXED BY hidden WHERE queue_id = ?1 AND state <> {VISIBLE}
+
 -- name: read_mark
 -- The clock's high-water mark, the highest order key, the outbox's last number and size.
 SELECT engine_ms, wall_ms, boot_ms, boot_id, last_seq, outbox_last, outbox_bytes FROM clock_mark WHERE id = 1;
@@ -89,21 +104,17 @@ INSERT INTO message (seq, queue_id, state, wake_at_ms, due_at_ms, sent_wall_ms, 
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: visible_alone
--- Visible messages of ordinary priority without a group, in order. The columns of all message queries are those of
--- StoredMessage.
-SELECT {MESSAGE}
-FROM message INDEXED BY visible_alone
-WHERE queue_id = ? AND state = {VISIBLE} AND group_name IS NULL AND priority = {PRIORITY_DEFAULT} AND seq > ? ORDER BY seq LIMIT ?;
+-- Visible messages of ordinary priority without a group, in order: queue, after, limit. The columns of all message queries are
+-- those of StoredMessage.
+SELECT {MESSAGE} {ALONE} AND seq > ?2 ORDER BY seq LIMIT ?3;
 
 -- name: first_as_received
 -- A shortcut past `core.decide.open_leases`, with `open_leases` below: the same messages as a receive with a visibility leaves them. To
 -- decide each one's lease, and to write it into the message, takes a ninth of a receive of ten. Of StoredMessage what is not the same
--- for all of them, in its order. Wall time, queue, limit, the seq behind which to read on (lease_log.py).
+-- for all of them, in its order. Queue, the seq behind which to read on (lease_log.py), limit, wall time.
 SELECT seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, deduplication_id, dead_letter_source,
-       receive_count + 1, coalesce(first_received_wall_ms, ?1), delivery + 1, message_type, body_bytes
-FROM message INDEXED BY visible_alone
-WHERE queue_id = ?2 AND state = {VISIBLE} AND group_name IS NULL AND priority = {PRIORITY_DEFAULT} AND seq > ?4
-ORDER BY seq LIMIT ?3;
+       receive_count + 1, coalesce(first_received_wall_ms, ?4), delivery + 1, message_type, body_bytes
+{ALONE} AND seq > ?2 ORDER BY seq LIMIT ?3;
 
 -- name: open_leases
 -- Of what `first_as_received` has found: deadline, receive, its wall time, retention, seqs. As `write_leases` in all else.
@@ -114,9 +125,7 @@ WHERE seq IN (:seqs) AND state = {VISIBLE};
 
 -- name: visible_grouped
 -- Visible messages of ordinary priority that have a group, in order, whatever the group.
-SELECT {MESSAGE}
-FROM message INDEXED BY visible_grouped
-WHERE queue_id = ? AND state = {VISIBLE} AND group_name IS NOT NULL AND priority = {PRIORITY_DEFAULT} AND seq > ? ORDER BY seq LIMIT ?;
+SELECT {MESSAGE} {GROUPED} AND seq > ?2 ORDER BY seq LIMIT ?3;
 
 -- name: visible_ranked
 -- Visible messages of another priority than the ordinary one, grouped or not, after one of them: queue, priority and seq of
@@ -130,14 +139,9 @@ ORDER BY priority, seq LIMIT ?5;
 -- Visible messages by age alone, of whatever priority and group: queue, limit.
 SELECT {MESSAGE}
 FROM message WHERE seq IN (
-    SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_alone
-                      WHERE queue_id = ?1 AND state = {VISIBLE} AND group_name IS NULL AND priority = {PRIORITY_DEFAULT} ORDER BY seq LIMIT ?2)
-    UNION ALL
-    SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_grouped
-                      WHERE queue_id = ?1 AND state = {VISIBLE} AND group_name IS NOT NULL AND priority = {PRIORITY_DEFAULT} ORDER BY seq LIMIT ?2)
-    UNION ALL
-    SELECT seq FROM (SELECT seq FROM message INDEXED BY ranked_by_age
-                      WHERE queue_id = ?1 AND state = {VISIBLE} AND priority <> {PRIORITY_DEFAULT} ORDER BY seq LIMIT ?2)
+    SELECT seq FROM (SELECT seq {ALONE} ORDER BY seq LIMIT ?2)
+    UNION ALL SELECT seq FROM (SELECT seq {GROUPED} ORDER BY seq LIMIT ?2)
+    UNION ALL SELECT seq FROM (SELECT seq {RANKED} ORDER BY seq LIMIT ?2)
     ORDER BY 1 LIMIT ?2)
 ORDER BY seq;
 
@@ -175,24 +179,15 @@ FROM message WHERE seq = ? AND queue_id = ?;
 
 -- part: NEXT_MESSAGES
 FROM message WHERE seq IN (
-    SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_alone
-                      WHERE queue_id = ?1 AND state = {VISIBLE} AND group_name IS NULL AND priority = {PRIORITY_DEFAULT} AND seq > ?2 AND seq <= ?4
-                      ORDER BY seq LIMIT ?3)
-    UNION ALL
-    SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_grouped
-                      WHERE queue_id = ?1 AND state = {VISIBLE} AND group_name IS NOT NULL AND priority = {PRIORITY_DEFAULT} AND seq > ?2 AND seq <= ?4
-                      ORDER BY seq LIMIT ?3)
-    UNION ALL
-    SELECT seq FROM (SELECT seq FROM message INDEXED BY ranked_by_age
-                      WHERE queue_id = ?1 AND state = {VISIBLE} AND priority <> {PRIORITY_DEFAULT} AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3)
-    UNION ALL
-    SELECT seq FROM (SELECT seq FROM message INDEXED BY hidden
-                      WHERE queue_id = ?1 AND state <> {VISIBLE} AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3)
+    SELECT seq FROM (SELECT seq {ALONE} AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3)
+    UNION ALL SELECT seq FROM (SELECT seq {GROUPED} AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3)
+    UNION ALL SELECT seq FROM (SELECT seq {RANKED} AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3)
+    UNION ALL SELECT seq FROM (SELECT seq {HIDDEN} AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3)
     ORDER BY 1 LIMIT ?3)
 ORDER BY seq
 
 -- name: peek
--- Messages in whatever state; the four partial indexes together hold them all. Queue, after, limit, up to.
+-- Messages in whatever state: queue, after, limit, up to.
 SELECT {MESSAGE}
 {NEXT_MESSAGES};
 
@@ -260,24 +255,20 @@ UPDATE message SET attributes = ?, body_md5 = ?, body = ?, body_bytes = ?, messa
 
 -- name: due
 -- Hidden messages whose time has come.
-SELECT {HELD_MESSAGE} FROM message INDEXED BY hidden
-WHERE queue_id = ? AND state <> {VISIBLE} AND wake_at_ms <= ? ORDER BY wake_at_ms, seq LIMIT ?;
+SELECT {HELD_MESSAGE} {HIDDEN} AND wake_at_ms <= ?2 ORDER BY wake_at_ms, seq LIMIT ?3;
 
 -- name: expired_alone
 -- Visible messages that are past their retention: queue, the first seq that is not, limit.
-SELECT {HELD_MESSAGE} FROM message INDEXED BY visible_alone
-WHERE queue_id = ? AND state = {VISIBLE} AND group_name IS NULL AND priority = {PRIORITY_DEFAULT} AND seq < ? ORDER BY seq LIMIT ?;
+SELECT {HELD_MESSAGE} {ALONE} AND seq < ?2 ORDER BY seq LIMIT ?3;
 
 -- name: expired_grouped
-SELECT {HELD_MESSAGE} FROM message INDEXED BY visible_grouped
-WHERE queue_id = ? AND state = {VISIBLE} AND group_name IS NOT NULL AND priority = {PRIORITY_DEFAULT} AND seq < ? ORDER BY seq LIMIT ?;
+SELECT {HELD_MESSAGE} {GROUPED} AND seq < ?2 ORDER BY seq LIMIT ?3;
 
 -- name: expired_ranked
-SELECT {HELD_MESSAGE} FROM message INDEXED BY ranked_by_age
-WHERE queue_id = ? AND state = {VISIBLE} AND priority <> {PRIORITY_DEFAULT} AND seq < ? ORDER BY seq LIMIT ?;
+SELECT {HELD_MESSAGE} {RANKED} AND seq < ?2 ORDER BY seq LIMIT ?3;
 
 -- name: next_wake
-SELECT wake_at_ms FROM message INDEXED BY hidden WHERE queue_id = ? AND state <> {VISIBLE} ORDER BY wake_at_ms LIMIT 1;
+SELECT wake_at_ms {HIDDEN} ORDER BY wake_at_ms LIMIT 1;
 
 -- name: set_wake
 UPDATE message SET wake_at_ms = ? WHERE seq = ?;
@@ -285,15 +276,9 @@ UPDATE message SET wake_at_ms = ? WHERE seq = ?;
 -- name: oldest_visible
 -- Queue; the seq up to which those without a group have leases that are not in their rows.
 SELECT min(seq) FROM (
-    SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_alone
-                      WHERE queue_id = ?1 AND state = {VISIBLE} AND group_name IS NULL AND priority = {PRIORITY_DEFAULT} AND seq > ?2
-                      ORDER BY seq LIMIT 1)
-    UNION ALL
-    SELECT seq FROM (SELECT seq FROM message INDEXED BY visible_grouped
-                      WHERE queue_id = ?1 AND state = {VISIBLE} AND group_name IS NOT NULL AND priority = {PRIORITY_DEFAULT} ORDER BY seq LIMIT 1)
-    UNION ALL
-    SELECT seq FROM (SELECT seq FROM message INDEXED BY ranked_by_age
-                      WHERE queue_id = ?1 AND state = {VISIBLE} AND priority <> {PRIORITY_DEFAULT} ORDER BY seq LIMIT 1));
+    SELECT seq FROM (SELECT seq {ALONE} AND seq > ?2 ORDER BY seq LIMIT 1)
+    UNION ALL SELECT seq FROM (SELECT seq {GROUPED} ORDER BY seq LIMIT 1)
+    UNION ALL SELECT seq FROM (SELECT seq {RANKED} ORDER BY seq LIMIT 1));
 
 -- name: shorten_wakes
 -- After a change of retention: hidden messages that pass it sooner than they would wake. One that it lets live longer wakes as
@@ -322,7 +307,7 @@ SELECT EXISTS (SELECT 1 FROM deduplication) OR EXISTS (SELECT 1 FROM attempt) OR
 
 -- name: hidden_below
 -- Hidden messages up to a seq: queue, the first seq that is to stay, limit.
-SELECT {HELD_MESSAGE} FROM message INDEXED BY hidden WHERE queue_id = ? AND state <> {VISIBLE} AND seq < ? LIMIT ?;
+SELECT {HELD_MESSAGE} {HIDDEN} AND seq < ?2 LIMIT ?3;
 
 -- name: drop_deduplication
 -- Of messages up to a seq: queue, the first seq that is to stay, limit.
@@ -504,19 +489,20 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: move_caller
 SELECT caller FROM move_task WHERE id = ?;
 
+-- part: MOVE_TASKS
+SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure, scan FROM move_task
+
 -- name: find_move
-SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure, scan FROM move_task WHERE id = ?;
+{MOVE_TASKS} WHERE id = ?;
 
 -- name: list_moves
-SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure, scan FROM move_task
-WHERE source = ? ORDER BY number DESC LIMIT ?;
+{MOVE_TASKS} WHERE source = ? ORDER BY number DESC LIMIT ?;
 
 -- name: drop_moves
 DELETE FROM move_task WHERE source = ?;
 
 -- name: active_moves
-SELECT id, source, destination, rate_per_s, status, moved, to_move, started_wall_ms, failure, scan FROM move_task
-WHERE status IN ('RUNNING', 'CANCELLING') ORDER BY number;
+{MOVE_TASKS} WHERE status IN ('RUNNING', 'CANCELLING') ORDER BY number;
 
 -- name: active_move_of
 SELECT id FROM move_task WHERE source = ? AND status IN ('RUNNING', 'CANCELLING');
