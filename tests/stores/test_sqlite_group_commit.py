@@ -17,7 +17,7 @@ from tests.stores.kit import a_grouped_message, a_message, bodies, make_queue, r
 from tests.stores.sqlite_kit import WAL, SyncGate, crashed_copy, open_store, rows, turns
 from tests.waiting import until_async
 from veil.core.clock import ManualClock
-from veil.core.errors import QueueMissing, StoreFailed
+from veil.core.errors import QueueMissing, StoreFailed, StoreFull
 from veil.core.lease import Deletion
 from veil.core.queue import QueueCounts
 from veil.stores.sqlite import SqliteStore, commit, leases
@@ -284,6 +284,31 @@ async def test_an_operation_that_breaks_in_a_group_fails_alone(
     await store._commits.drain()
     assert rows(crashed_copy(tmp_path, tmp_path / "copy"), "SELECT visible FROM queue_count") == [(expected,)]
     assert len(await store.receive(queue, 20)) == expected
+
+
+async def test_refusals_in_a_group_that_is_redone_read_the_state_once(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+):
+    queue = await make_queue(store)
+    tries = 0
+
+    def refused_the_second_time() -> None:  # as sends are when the disk is full
+        nonlocal tries
+        tries += 1
+        if tries > 10:
+            raise StoreFull("no room")
+        store._db.execute("UPDATE queue SET ranked = ranked")
+
+    def broken() -> None:
+        raise RuntimeError("in the middle of a group")
+
+    loads, load = [], store._db.load
+    monkeypatch.setattr(store._db, "load", lambda: loads.append(load()))
+    works = [planted(store, refused_the_second_time) for _ in range(10)]
+    results = await asyncio.gather(*works, planted(store, broken), return_exceptions=True)
+    assert [type(each) for each in results] == [*[StoreFull] * 10, RuntimeError]
+    assert len(loads) == 2  # for each of the two roll-backs that undid something
+    assert await store.counts(queue) == QueueCounts()
 
 
 async def test_a_settling_that_is_redone_keeps_the_counts_right(

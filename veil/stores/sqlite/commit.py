@@ -417,12 +417,17 @@ class GroupCommit:
     ) -> None:
         try:
             self._execute("BEGIN IMMEDIATE")
+            before = self._changes()
             result = work(*given)
             self._db.end_operation()
             happened = self._db.before_commit()
             self._execute("COMMIT")
         except VeilError as refusal:
-            self._roll_back()
+            # To read the state again takes up to a tenth of a second, and on a full disk hundreds of sends may be refused.
+            if self._changes() == before:
+                self._execute("ROLLBACK")
+            else:
+                self._roll_back()
             future.set_exception(refusal)
         except apsw.FullError as full:
             self._roll_back()
