@@ -45,11 +45,11 @@ async def create(
     return Queue(queue_id, key, settings, dict(content.tags), tx.wall_ms, tx.wall_ms)
 
 
-async def edit(tx: Transaction, queue: Queue, change: Callable[[QueueContent], QueueContent]) -> Queue:
+async def edit(tx: Transaction, queue: Queue, edit: Callable[[QueueContent], QueueContent]) -> Queue:
     """Apply a pure function to settings and tags."""
     state = tx.state_of(queue)
     before = state.queue
-    content = change(QueueContent(before.settings, dict(before.tags)))
+    content = edit(QueueContent(before.settings, dict(before.tags)))
     settings = content.settings
     state.queue = replace(before, settings=settings, tags=content.tags, modified_wall_ms=tx.wall_ms)
     new_delay = settings.fifo and settings.delay_s != before.settings.delay_s

@@ -237,8 +237,7 @@ class PostgresStore(OwnLeaseTime):
         known = self._engine.queues
         return await self._run(lambda tx: queues.create(tx, known, key, content, rest_ms))
 
-    async def edit_queue(self, queue: Queue, edit: Callable[[QueueContent], QueueContent]) -> Queue:
-        return await self._run(lambda tx: queues.edit(tx, queue, edit), Need([queue], exclusive=True))
+    edit_queue = _on_queue(queues.edit, exclusive=True)
 
     async def delete_queue(self, queue: Queue, *, caller: Caller = NOBODY) -> None:
         await self._run(lambda tx: queues.delete(tx, queue, caller), Need([queue], exclusive=True))

@@ -196,7 +196,7 @@ def extend(
 
 
 def rotate(
-    db: Database, queue: Queue, extensions: Sequence[Extension], caller: Caller
+    db: Database, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
 ) -> list[Rotated | VeilError]:
     """Change visibility and receipt, each on its own."""
     state, now_ms = db.state_of(queue), db.clock.now_ms()

@@ -19,7 +19,7 @@ from veil.core.lease import State
 from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS, SECOND_MS
 from veil.core.message import PRIORITY_DEFAULT, PRIORITY_LAST, Caller, NewMessage, Sent, StoredMessage
 from veil.core.queue import Queue
-from veil.core.sequence import SEQ_MAX, noisy_groups, wake_at_ms
+from veil.core.sequence import SEQ_MAX, instant_of, noisy_groups, wake_at_ms
 from veil.stores.sql import decode_attributes, encode_attributes, to_message
 from veil.stores.sqlite.apply import apply
 from veil.stores.sqlite.data_directory import DISK_FULL
@@ -428,7 +428,13 @@ def _leading_run(db: Database, state: CachedQueue, group: str) -> Iterator[Store
 # ---- looking without receiving
 
 
-def peek_next(db: Database, queue: Queue, limit: int) -> list[StoredMessage]:
+def oldest_sent_ms(db: Database, queue: Queue) -> int | None:
+    """When the oldest visible message was sent."""
+    seq = db.oldest_visible(db.state_of(queue))
+    return None if seq is None else instant_of(seq)
+
+
+def peek_next(db: Database, queue: Queue, *, limit: int = 100) -> list[StoredMessage]:
     """What a receive would come to first."""
     state = db.state_of(queue)
     if not state.visible or limit < 1:

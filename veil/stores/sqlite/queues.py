@@ -36,11 +36,11 @@ def create(db: Database, key: QueueKey, content: QueueContent, rest_ms: int) -> 
     return queue
 
 
-def edit(db: Database, queue: Queue, change: Callable[[QueueContent], QueueContent]) -> Queue:
+def edit(db: Database, queue: Queue, edit: Callable[[QueueContent], QueueContent]) -> Queue:
     """Apply a pure function to settings and tags."""
     state = db.state_of(queue)
     before = state.queue
-    content = change(QueueContent(before.settings, dict(before.tags)))
+    content = edit(QueueContent(before.settings, dict(before.tags)))
     wall_ms = db.clock.wall_ms()
     db.execute(
         Q.update_queue, (encode_settings(content.settings), encode_tags(content.tags), wall_ms, queue.id)

@@ -21,7 +21,6 @@ from veil.core.lease import Deletion, HoldContent, HoldKey, HoldTally
 from veil.core.message import Caller, NewMessage, Sent, StoredMessage
 from veil.core.queue import MoveTask, Queue, QueueCounts, QueueKey, ScanStep
 from veil.core.receipt import Receipt, ReceiptBook
-from veil.core.sequence import instant_of
 from veil.stores.commit_stats import CommitStats
 from veil.stores.outbox import OUTBOX_BYTES_MAX, OutboxBound, PlanBuilder
 from veil.stores.sql import START, UNREADABLE, HoldCursor, HoldStep, to_task
@@ -29,7 +28,7 @@ from veil.stores.sqlite import holds, leases, moves, queues
 from veil.stores.sqlite.commit import GroupCommit
 from veil.stores.sqlite.data_directory import DISK_FULL, DataLock, Reserve
 from veil.stores.sqlite.database import Database, Q
-from veil.stores.sqlite.messages import Peek, peek_next, receive, send
+from veil.stores.sqlite.messages import Peek, oldest_sent_ms, peek_next, receive, send
 from veil.stores.sqlite.opening import connect, open_database
 from veil.stores.sqlite.outbox import SqliteOutbox
 from veil.stores.store import (
@@ -40,7 +39,6 @@ from veil.stores.store import (
     OutboxSize,
     OwnLeaseTime,
     QueueContent,
-    Rotated,
     StoreEvents,
     sources_of,
 )
@@ -65,13 +63,13 @@ def _seen(done: asyncio.Future[Any]) -> None:
 
 
 def _on_queue(
-    work: Callable[Concatenate[Database, Queue, P], T],
+    work: Callable[Concatenate[Database, Queue, P], T], *, looks: bool = False
 ) -> Callable[Concatenate[SqliteStore, Queue, P], Coroutine[Any, Any, T]]:
     """An operation on a queue that does this work once everything due there has happened."""
 
     async def call(self: SqliteStore, queue: Queue, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        await self._settled(queue)
-        return await self._do(partial(work, self._db, queue, *args, **kwargs))
+        await self._settled(queue, synced=looks)
+        return await self._do(partial(work, self._db, queue, *args, **kwargs), looks=looks)
 
     return call
 
@@ -256,9 +254,7 @@ class SqliteStore(OwnLeaseTime):
     async def create_queue(self, key: QueueKey, content: QueueContent, *, rest_ms: int) -> Queue:
         return await self._do(queues.create, self._db, key, content, rest_ms)
 
-    async def edit_queue(self, queue: Queue, edit: Callable[[QueueContent], QueueContent]) -> Queue:
-        await self._settled(queue)
-        return await self._do(queues.edit, self._db, queue, edit)
+    edit_queue = _on_queue(queues.edit)
 
     async def delete_queue(self, queue: Queue, *, caller: Caller = NOBODY) -> None:
         await self._settled(queue)  # what had expired was not purged
@@ -373,11 +369,7 @@ class SqliteStore(OwnLeaseTime):
     ) -> Awaitable[list[VeilError | None]]:
         return self._change(queue, leases.extend, extensions, caller)
 
-    def rotate(
-        self, queue: Queue, extensions: Sequence[Extension], *, caller: Caller = NOBODY
-    ) -> Awaitable[list[Rotated | VeilError]]:
-        return self._change(queue, leases.rotate, extensions, caller)
-
+    rotate = _on_queue(leases.rotate)
     undo_receive = _on_queue(leases.undo_receive)
     note_holders = _on_queue(leases.note_holders)
 
@@ -396,13 +388,8 @@ class SqliteStore(OwnLeaseTime):
         await self._settled(queue)
         return self._db.state_of(queue).queue_counts
 
-    async def oldest_sent_ms(self, queue: Queue) -> int | None:
-        await self._settled(queue)
-        seq = await self._do(self._oldest_visible, queue, looks=True)
-        return None if seq is None else instant_of(seq)
-
-    def _oldest_visible(self, queue: Queue) -> int | None:
-        return self._db.oldest_visible(self._db.state_of(queue))
+    oldest_sent_ms = _on_queue(oldest_sent_ms, looks=True)
+    peek_next = _on_queue(peek_next, looks=True)
 
     def _read_all(self, query: str, *given: Any) -> list[Any]:
         rows: list[Any] = self._db.execute(query, given).fetchall()
@@ -433,10 +420,6 @@ class SqliteStore(OwnLeaseTime):
 
     async def _taken(self) -> None:
         await asyncio.sleep(_TAKEN_S if self.unsent_bytes() else 0)
-
-    async def peek_next(self, queue: Queue, *, limit: int = 100) -> list[StoredMessage]:
-        await self._settled(queue)
-        return await self._do(peek_next, self._db, queue, limit, looks=True)
 
     # ---- holds
 
