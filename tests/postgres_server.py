@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import pwd
@@ -99,14 +100,16 @@ class PostgresServer:
     # ---- its making
 
     def create(self) -> None:
-        """An empty cluster."""
-        arguments = ["-D", str(self.data), "-U", USER, "-A", "trust", "-E", "UTF8", "-N", "--no-instructions"]
-        try:
-            # A language's own order of letters, not that of bytes: a query that forgot to ask for bytes shows.
-            self.run("initdb", *arguments, "--locale=C.UTF-8", "--locale-provider=icu", "--icu-locale=en")
-        except PostgresGone:
-            shutil.rmtree(self.data, ignore_errors=True)
-            self.run("initdb", *arguments, "--no-locale")
+        """An empty cluster. The first is kept: to copy it costs a tenth of what initdb does."""
+        if not (kept := _kept_cluster()).exists():
+            arguments = ["-D", str(kept), "-U", USER, "-A", "trust", "-E", "UTF8", "-N", "--no-instructions"]
+            try:
+                # A language's own order of letters, not that of bytes: a query that forgot to ask for bytes shows.
+                self.run("initdb", *arguments, "--locale=C.UTF-8", "--locale-provider=icu", "--icu-locale=en")
+            except PostgresGone:
+                shutil.rmtree(kept, ignore_errors=True)
+                self.run("initdb", *arguments, "--no-locale")
+        subprocess.run(["cp", "-a", kept, self.data], check=True)
 
     def copy_from(self, primary: PostgresServer, *, name: str) -> None:
         """Become a standby of that server, known to it by that name; what was here before is gone."""
@@ -239,6 +242,13 @@ def _as_user() -> dict[str, Any]:
     return given | (
         {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user is not None else {}
     )
+
+
+@cache
+def _kept_cluster() -> Path:
+    place = new_place(in_memory=True)
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return place / "data"
 
 
 def new_place(in_memory: bool) -> Path:

@@ -22,6 +22,7 @@ def in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.soak
 def test_a_short_run_has_a_row_for_each_queue_and_number_of_nodes() -> None:
     assert (
         postgres.main(["--smoke", "--callers", "4", "--queues", "veil", "plain", "--out", "figures.json"])
@@ -38,6 +39,7 @@ def test_a_short_run_has_a_row_for_each_queue_and_number_of_nodes() -> None:
     assert all(row["messages_per_s"] > 0 for row in rows)
 
 
+@pytest.mark.soak
 def test_the_cost_of_a_backlog_is_measured_at_any_size(capsys: pytest.CaptureFixture[str]) -> None:
     run = [
         "--smoke",
@@ -58,6 +60,7 @@ def test_the_cost_of_a_backlog_is_measured_at_any_size(capsys: pytest.CaptureFix
         assert subject in shown
 
 
+@pytest.mark.soak
 def test_churn_tells_sizes_drift_and_what_a_long_transaction_costs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -38,6 +38,7 @@ def test_a_short_run_prints_a_line_for_each_part_and_writes_the_figures(
     assert all(row["requests_per_s"] > 0 and row["errors"] == 0 for row in rows)
 
 
+@pytest.mark.soak
 def test_two_cores_are_told_as_a_multiple_of_one_and_the_share_of_the_store_process(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -128,6 +129,7 @@ def test_an_answer_in_chunks_is_put_together() -> None:
     assert bodies == [b"half and a half"]
 
 
+@pytest.mark.soak
 def test_the_tail_is_measured_alone_and_beside_everything_else(capsys: pytest.CaptureFixture[str]) -> None:
     tail.main(["--connections", "4", "--seconds", "0.3", "--backlog", "100"])
     shown = capsys.readouterr().out.splitlines()

@@ -10,6 +10,7 @@ import pytest
 from bench import smq
 
 
+@pytest.mark.soak
 def test_a_short_run_measures_every_part_over_both_protocols(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

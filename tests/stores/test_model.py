@@ -25,7 +25,7 @@ from veil.stores.sqlite import lease_log
 # Placed on several servers, messages of the same millisecond have no order among them, which the reference tells at every step.
 OTHER_STORES = [name for name in kit.STORES if name not in ("memory", "sharded")]
 # A step on PostgreSQL is some twenty round trips.
-STEPS = {"sqlite": 2_000, "remote": 600, "postgres": 600}
+STEPS = {"sqlite": 1_500, "remote": 400, "postgres": 400}
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 5))])
