@@ -103,7 +103,7 @@ async def test_a_consumer_may_keep_the_texts_of_its_errors_to_itself():
     async def ship(message: Message) -> None:
         raise LookupError("no stock for jane")
 
-    assert (await said_by(app))[0] == ReportedOutcome("failed", "LookupError")
+    assert (await said_by(app))[0] == ReportedOutcome("failed", "LookupError", "")
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ async def test_a_queue_that_does_not_exist_stops_the_start():
     async with harness:
         await harness.stop()
         app.configure(queue="ordres")
-        with pytest.raises(ConsumerFailed, match=r"queue ordres: .*ordres does not exist"):
+        with pytest.raises(ConsumerFailed, match=r"queue ordres: .*queue does not exist"):
             await harness.start()
         assert not app.is_running
 

@@ -83,17 +83,19 @@ class SqsClient(QueueApi):
         connections: int = CONNECTIONS,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         read_timeout_s: float = READ_TIMEOUT_S,
+        start_tries: int = _START_TRIES,
         role: str = "consumer",
         user_agent_extra: str = "",
+        environ: Mapping[str, str] = os.environ,
         monotonic: Callable[[], float] = time.monotonic,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         if connections < 1:
             raise ValueError(f"connections={connections}: expected 1 or more")
-        found = read_profile(profile)
-        place, self.region = find_endpoint(endpoint, region, found)
+        found = read_profile(profile, environ)
+        place, self.region = find_endpoint(endpoint, region, found, environ)
         self.endpoint = place.url
-        self._read_timeout_s = read_timeout_s
+        self._read_timeout_s, self._start_tries = read_timeout_s, start_tries
         self._monotonic = monotonic
         self._head = RequestHead(place, self.region, _user_agent(role, user_agent_extra), wall_ms)
         self._credentials = CredentialsSource(
@@ -103,7 +105,7 @@ class SqsClient(QueueApi):
             dummies_will_do=place.is_loopback,
             monotonic=monotonic,
         )
-        bundle = ca_bundle(os.environ, found.settings) if place.secure else None
+        bundle = ca_bundle(environ, found.settings) if place.secure else None
         self._pool = HttpPool(
             place,
             connections=connections,
@@ -315,7 +317,7 @@ class SqsClient(QueueApi):
 
     async def _asked_at_start(self, action: str, given: dict[str, Any], read: Callable[[HttpAnswer], T]) -> T:
         call = functools.partial(self._call, action, given, read, repeatable=True)
-        return await with_retries(call, _START_BACKOFF, tries=_START_TRIES)
+        return await with_retries(call, _START_BACKOFF, tries=self._start_tries)
 
     async def _batch(
         self,

@@ -1,38 +1,42 @@
-"""A queue service inside the test: the real rules on the store in memory, no sockets, and time only when the test says so."""
+"""A queue service inside the test: the real client, the real wire and the real rules on the store in memory, no sockets, and time
+only when the test says so."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
-from veil.client.api import ApiError, Attribute, Failure, QueueApi, RawMessage
-from veil.core.attempt import ReportedOutcome
+from veil.client.answers import results_in
+from veil.client.api import ApiError, Failure
+from veil.client.client import SqsClient
+from veil.client.connection import HttpAnswer
+from veil.client.credentials import DUMMY
+from veil.core.attempt import HEADER, ReportedOutcome, read_header
 from veil.core.clock import ManualClock, Timer
-from veil.core.errors import (
-    MessageGone,
-    QueueMissing,
-    ReceiptExpired,
-    ReceiptInvalid,
-    StoreError,
-    VeilError,
-    VisibilityTooLong,
-)
-from veil.core.message import MessageAttribute, StoredMessage
-from veil.core.message_rules import Draft
+from veil.core.message import StoredMessage
 from veil.core.queue import Queue, QueueKey, RedrivePolicy
-from veil.core.sequence import sequence_text
-from veil.service.messages import delete, extend_lease, send
 from veil.service.queues import change_settings, create_queue, find_queue
-from veil.service.receive import receipt_text, receive
+from veil.service.receive import receipt_text
 from veil.service.service import Service
 from veil.stores.memory import MemoryStore
+from veil.wire.exchange import Request
+from veil.wire.front_end import SqsFrontEnd
 
 REGION: Final = "us-east-1"
 ACCOUNT: Final = "000000000000"
-_BASE_URL: Final = f"http://in-process/{ACCOUNT}"
+_ENDPOINT: Final = "http://in-process"
+# The calls, as the consumer names them.
+_CALLS: Final = {
+    "GetQueueUrl": "queue_url",
+    "GetQueueAttributes": "attributes",
+    "ReceiveMessage": "receive",
+    "DeleteMessageBatch": "delete",
+    "ChangeMessageVisibilityBatch": "extend",
+    "SendMessage": "send",
+}
 
 
 class ManualTime(ManualClock):
@@ -58,15 +62,16 @@ class InProcessService:
     def __init__(self, clock: ManualTime) -> None:
         self.clock = clock
         self.service = Service(MemoryStore(clock), clock)
+        self._front_end = SqsFrontEnd(self.service, verifier=None, default_account=ACCOUNT)
         self.calls: Counter[str] = Counter()
         self.deleted: list[StoredMessage] = []
         # Of attempts that ended other than by a plain delete.
         self.reported: list[ReportedOutcome | None] = []
         self._failures: dict[str, deque[ApiError]] = {}
 
-    def api(self) -> QueueApi:
+    def api(self) -> SqsClient:
         """One more client of the service."""
-        return _InProcessApi(self)
+        return _InProcessClient(self)
 
     def fail(self, call: str, failure: Failure = Failure.UNREACHABLE, *, times: int = 1) -> None:
         """Let the next calls of that name (`receive`, `delete`, `extend`, `send`, …) fail, without any effect."""
@@ -103,152 +108,61 @@ class InProcessService:
         await self.service.store.settle()
         return await self.service.store.peek(await self.queue(name), limit=10_000)
 
-    def injected(self, call: str) -> None:
-        """Count the call, and fail it if the test wants that."""
+    # ---- as the connection pool of its clients
+
+    async def exchange(self, request: bytes, **_: Any) -> HttpAnswer:
+        """The answer to a request; what a test looks at is noted, and fails what it wants to fail."""
+        head, _blank, body = request.partition(b"\r\n\r\n")
+        lines = (line.partition(": ") for line in head.decode("latin-1").split("\r\n")[1:])
+        headers = {name.lower(): value for name, _, value in lines}
+        call = _CALLS[headers["x-amz-target"].rpartition(".")[2]]
         self.calls[call] += 1
-        failures = self._failures.get(call)
-        if failures:
+        if failures := self._failures.get(call):
             raise failures.popleft()
-
-
-class _InProcessApi(QueueApi):
-    """The consumer's side of it."""
-
-    def __init__(self, owner: InProcessService) -> None:
-        self._owner, self._service = owner, owner.service
-
-    async def queue_url(self, name: str) -> str:
-        self._owner.injected("queue_url")
-        await self._queue(name)
-        return f"{_BASE_URL}/{name.rsplit('/', 1)[-1]}"
-
-    async def attributes(self, url: str) -> dict[str, str]:
-        self._owner.injected("attributes")
-        settings = (await self._queue(url)).settings
-        attributes = {"VisibilityTimeout": str(settings.visibility_s)}
-        if settings.redrive is not None:
-            policy = {
-                "deadLetterTargetArn": settings.redrive.dead_letters.arn,
-                "maxReceiveCount": settings.redrive.receives_max,
-            }
-            attributes["RedrivePolicy"] = json.dumps(policy)
-        return attributes
-
-    async def receive(
-        self,
-        url: str,
-        *,
-        count: int,
-        wait_s: int,
-        visibility_s: int | None = None,
-        attempt_id: str | None = None,
-    ) -> list[RawMessage]:
-        self._owner.injected("receive")
-        queue = await self._queue(url)
-        asked_at_s = self._owner.clock.monotonic_s()
-        try:
-            messages = await receive(
-                self._service,
-                queue,
-                count=count,
-                visibility_s=visibility_s,
-                wait_s=wait_s,
-                attempt_id=attempt_id,
+        given = json.loads(body)
+        held = await self._held(given["QueueUrl"]) if call == "delete" else {}
+        response = await self._front_end.handle(Request("POST", "/", "", headers, body))
+        answered = [(name.lower().encode(), value.encode()) for name, value in response.headers]
+        answer = HttpAnswer(response.status, answered, response.body)
+        entries = given.get("Entries", ())
+        self.reported += read_header(headers.get(HEADER, ""), [entry["Id"] for entry in entries]) or ()
+        if held and answer.status == 200:
+            results = results_in(answer, len(entries))
+            done = (
+                entry["ReceiptHandle"] for entry, error in zip(entries, results, strict=True) if not error
             )
-        except VeilError as error:
-            raise _told(error) from error
-        return [self._raw(queue, message, asked_at_s) for message in messages]
+            self.deleted += [held[receipt] for receipt in done if receipt in held]
+        return answer
 
-    async def delete(
-        self, url: str, receipts: Sequence[str], *, reported: Sequence[ReportedOutcome | None] = ()
-    ) -> list[ApiError | None]:
-        self._owner.injected("delete")
-        queue = await self._queue(url)
-        messages = await self._service.store.peek(queue, limit=10_000)
-        held = {receipt_text(self._service, queue, message): message for message in messages}
-        answers = await delete(self._service, queue, receipts, reported=reported)
-        self._owner.reported += reported
-        done = (receipt for receipt, answer in zip(receipts, answers, strict=True) if answer is None)
-        self._owner.deleted += [held[receipt] for receipt in done if receipt in held]
-        return _answers(answers)
-
-    async def extend(
-        self, url: str, changes: Sequence[tuple[str, int]], *, reported: Sequence[ReportedOutcome | None] = ()
-    ) -> list[ApiError | None]:
-        self._owner.injected("extend")
-        self._owner.reported += reported
-        return _answers(await extend_lease(self._service, await self._queue(url), changes, reported=reported))
-
-    async def send(
-        self,
-        url: str,
-        body: str,
-        *,
-        attributes: Mapping[str, Attribute] | None = None,
-        group: str | None = None,
-        deduplication_id: str | None = None,
-        delay_s: int | None = None,
-    ) -> str:
-        self._owner.injected("send")
-        own = {
-            name: MessageAttribute(attribute.data_type, attribute.value)
-            for name, attribute in (attributes or {}).items()
-        }
-        draft = Draft(body, own or None, None, delay_s, group, deduplication_id)
-        try:
-            (answer,) = await send(self._service, await self._queue(url), [draft], sender=ACCOUNT)
-        except VeilError as error:
-            raise _told(error) from error
-        if isinstance(answer, VeilError):
-            raise _told(answer)
-        return answer.message_id
-
-    async def close(self) -> None:
+    async def abandon(self) -> None:
         """Nothing is open."""
 
-    async def _queue(self, url_or_name: str) -> Queue:
-        try:
-            return await self._owner.queue(url_or_name)
-        except QueueMissing as error:
-            raise _told(error) from error
+    close = abandon
 
-    def _raw(self, queue: Queue, message: StoredMessage, asked_at_s: float) -> RawMessage:
-        fifo = queue.settings.fifo
-        system = {
-            "ApproximateReceiveCount": message.receive_count,
-            "SentTimestamp": message.sent_wall_ms,
-            "ApproximateFirstReceiveTimestamp": message.first_received_wall_ms,
-            "SenderId": message.sender,
-            "MessageGroupId": message.group,
-            "MessageDeduplicationId": message.deduplication_id,
-            "SequenceNumber": sequence_text(message.seq) if fifo else None,
-            "DeadLetterQueueSourceArn": message.dead_letter_source,
-        }
-        return RawMessage(
-            message.message_id,
-            receipt_text(self._service, queue, message),
-            message.body,
-            {name: Attribute.of(*attribute) for name, attribute in (message.attributes or {}).items()},
-            {name: str(value) for name, value in system.items() if value is not None},
-            asked_at_s,
+    async def _held(self, url: str) -> dict[str, StoredMessage]:
+        """The queue's messages by their receipts."""
+        queue = await self.queue(url)
+        messages = await self.service.store.peek(queue, limit=10_000)
+        return {receipt_text(self.service, queue, message): message for message in messages}
+
+
+class _InProcessClient(SqsClient):
+    def __init__(self, owner: InProcessService) -> None:
+        super().__init__(
+            endpoint=_ENDPOINT,
+            region=REGION,
+            credentials=DUMMY,
+            start_tries=1,  # the pauses between them would take real time
+            monotonic=owner.clock.monotonic_s,
+            wall_ms=owner.clock.wall_ms,
+            environ={},
         )
+        self._pool = owner  # type: ignore[assignment]
+
+    async def queue_url(self, name: str) -> str:
+        """The URL here of a queue that may have another account and region where the consumer is used."""
+        return await super().queue_url(_key(name).name)
 
 
-def _key(url_or_name: str) -> QueueKey:
-    return QueueKey(REGION, ACCOUNT, url_or_name.rsplit("/", 1)[-1])
-
-
-def _answers(answers: Iterable[VeilError | None]) -> list[ApiError | None]:
-    return [None if answer is None else _told(answer) for answer in answers]
-
-
-def _told(error: VeilError) -> ApiError:
-    if isinstance(error, ReceiptExpired | ReceiptInvalid | MessageGone):
-        failure = Failure.LOST
-    elif isinstance(error, VisibilityTooLong):
-        failure = Failure.CAPPED
-    elif isinstance(error, QueueMissing):
-        failure = Failure.FATAL
-    else:
-        failure = Failure.UNREACHABLE if isinstance(error, StoreError) else Failure.REFUSED
-    return ApiError(failure, type(error).__name__, str(error))
+def _key(queue: str) -> QueueKey:
+    return QueueKey(REGION, ACCOUNT, queue.rsplit("/", 1)[-1].rsplit(":", 1)[-1])
