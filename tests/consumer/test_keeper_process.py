@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import until, until_async
-from veil.client.api import ApiError, Failure, QueueApi
+from veil.client.api import ApiError, Failure
+from veil.client.client import SqsClient
 from veil.consumer.lease import Lease, LeaseLost, LeaseStatus
 from veil.consumer.renewal import Adaptive, Heartbeat
 from veil.consumer.renewal.keeper import KeeperEvents, steady_s
@@ -29,7 +30,7 @@ OFTEN = Heartbeat(timeout=WINDOW_S, threshold=WINDOW_S - 0.5, interval=0.2)
 ENOUGH = 3  # grants, after which the queue says so to whoever waits for it
 
 
-class FileQueue(QueueApi):
+class FileQueue:
     """Grants everything, and writes down what; a file named after a receipt says that it is lost."""
 
     def __init__(self, directory: str) -> None:
@@ -54,7 +55,7 @@ class FileQueue(QueueApi):
         return
 
 
-def broken_factory() -> QueueApi:
+def broken_factory() -> SqsClient:
     raise ApiError(Failure.FATAL, "", "no credentials")
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from tests.consumer.simulated_queue import SimulatedQueue
 from tests.waiting import until_async
-from veil.client.api import ApiError, Failure, QueueApi
+from veil.client.api import ApiError, Failure
+from veil.client.client import SqsClient
 from veil.consumer.lease import Lease, LeaseStatus
 from veil.consumer.renewal import Adaptive, Heartbeat, RenewalPolicy
 from veil.consumer.renewal.keeper import KeeperEvents, KeeperThread, steady_s
@@ -45,7 +46,7 @@ class Rig:
         self.made_in: list[str] = []
         self.keeper = KeeperThread(self._make, policy, events=self.heard)
 
-    def _make(self) -> QueueApi:
+    def _make(self) -> SqsClient:
         self.made_in.append(threading.current_thread().name)
         return self.queue
 
@@ -141,7 +142,7 @@ async def test_many_threads_may_hold_and_let_go_at_once(rig):
 
 
 async def test_a_factory_that_fails_is_heard_of_at_the_start():
-    def broken() -> QueueApi:
+    def broken() -> SqsClient:
         raise ApiError(Failure.FATAL, "", "no credentials")
 
     keeper = KeeperThread(broken, Adaptive())

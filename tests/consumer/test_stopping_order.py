@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from veil import Consumer, Lease, Release
-from veil.client.api import Failure, QueueApi
+from veil.client.api import Failure
+from veil.client.client import SqsClient
 from veil.consumer.renewal.keeper import KeeperThread
 from veil.consumer.runner import Dependencies
 from veil.testing import ConsumerHarness
@@ -321,7 +322,7 @@ async def test_stopping_while_the_keeper_starts_leaves_no_keeper_behind():
     async with ConsumerHarness(app) as harness:
         await harness.stop()
 
-        def make_slowly() -> QueueApi:
+        def make_slowly() -> SqsClient:
             making.set()
             go_on.wait(60)
             return harness.service.api()

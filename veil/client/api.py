@@ -1,20 +1,14 @@
-"""What a client of queues needs of a service: the part of the SQS API it uses, and the ways in which a call can fail.
-
-`client.py` implements it over HTTP against Veil, Amazon SQS or anything that speaks the same; `veil.testing` implements it
-in-process.
-"""
+"""What a client of queues gets from a service: messages, and the ways in which a call can fail."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
-from veil.core.attempt import ReportedOutcome
 from veil.core.limits import BATCH_ENTRIES_MAX
 
 
@@ -104,58 +98,6 @@ class RawMessage(msgspec.Struct, rename="pascal"):
 
 
 BATCH_MAX: Final = BATCH_ENTRIES_MAX  # messages in one call, on any SQS
-
-
-class QueueApi(Protocol):
-    """One connection pool to a queue service, used from one event loop."""
-
-    # How many messages one receive or delete may name; Veil offers more than SQS's ten.
-    bulk_max: int = BATCH_MAX
-
-    async def queue_url(self, name: str) -> str:
-        """The URL of a queue given by name (a URL is returned as it is); raises ApiError FATAL when there is none."""
-
-    async def attributes(self, url: str) -> dict[str, str]:
-        """All queue attributes."""
-
-    async def receive(
-        self,
-        url: str,
-        *,
-        count: int,
-        wait_s: int,
-        visibility_s: int | None = None,
-        attempt_id: str | None = None,
-    ) -> list[RawMessage]:
-        """Up to `count` messages with all their attributes; None for the visibility means the queue's own."""
-
-    async def delete(
-        self, url: str, receipts: Sequence[str], *, reported: Sequence[ReportedOutcome | None] = ()
-    ) -> list[ApiError | None]:
-        """Delete up to `bulk_max` by receipt; what failed is said in its place. Raises ApiError when the whole call did.
-
-        `reported` has, for each, what came of an attempt that did not complete; Veil records it, other services ignore it.
-        """
-
-    async def extend(
-        self, url: str, changes: Sequence[tuple[str, int]], *, reported: Sequence[ReportedOutcome | None] = ()
-    ) -> list[ApiError | None]:
-        """Set the visibility of up to ten, in one call, as `delete` does; `reported` of those whose attempt is over."""
-
-    async def send(
-        self,
-        url: str,
-        body: str,
-        *,
-        attributes: Mapping[str, Attribute] | None = None,
-        group: str | None = None,
-        deduplication_id: str | None = None,
-        delay_s: int | None = None,
-    ) -> str:
-        """Send one message; returns its id."""
-
-    async def close(self) -> None:
-        """Close every connection, cancelling what is under way."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,6 @@ from veil.client.api import (
     ApiError,
     Attribute,
     Failure,
-    QueueApi,
     RawMessage,
     RetryBackoff,
     wants_other_credentials,
@@ -65,13 +64,18 @@ _ARN: Final = re.compile(r"arn:[a-z-]+:sqs:([a-z0-9-]+):(\d{12}):([A-Za-z0-9_-]+
 _encode = msgspec.json.Encoder().encode
 
 
-class SqsClient(QueueApi):
+class SqsClient:
     """A queue service that speaks SQS; made anywhere, then used from one event loop.
 
     Endpoint, region and profile are found by AWS's variables and files where they are not given. Raises ApiError FATAL when
     what it finds cannot be used. A receive that is cancelled closes its connection, and messages that were already on their
-    way are made visible again; `close` waits for that.
+    way are made visible again; `close` waits for that. A batch has its errors in the places of its entries, and raises ApiError
+    when the whole call failed; `reported` has, for each entry, what came of its attempt if it did not complete: Veil records it,
+    other services ignore it.
     """
+
+    # How many messages one receive or delete may name; Veil offers more than SQS's ten.
+    bulk_max = BATCH_MAX
 
     def __init__(
         self,
@@ -148,6 +152,7 @@ class SqsClient(QueueApi):
             raise ApiError(error.failure, error.code, where) from None
 
     async def attributes(self, url: str) -> dict[str, str]:
+        """All queue attributes."""
         given = {"QueueUrl": url, "AttributeNames": ["All"]}
 
         def read(answer: HttpAnswer) -> dict[str, str]:
@@ -164,6 +169,7 @@ class SqsClient(QueueApi):
         visibility_s: int | None = None,
         attempt_id: str | None = None,
     ) -> list[RawMessage]:
+        """Up to `count` messages with all their attributes; None for the visibility means the queue's own."""
         given: dict[str, Any] = {
             "QueueUrl": url,
             "MaxNumberOfMessages": count,
@@ -204,6 +210,7 @@ class SqsClient(QueueApi):
     async def delete(
         self, url: str, receipts: Sequence[str], *, reported: Sequence[ReportedOutcome | None] = ()
     ) -> list[ApiError | None]:
+        """Delete up to `bulk_max` by receipt."""
         count = len(receipts)
         # What is reported of errors has to fit into one header, so it travels by ten.
         if count <= BATCH_MAX or not any(each is not None and each.error_type for each in reported):
@@ -227,6 +234,7 @@ class SqsClient(QueueApi):
         reported: Sequence[ReportedOutcome | None] = (),
         closing: bool = False,
     ) -> list[ApiError | None]:
+        """Set the visibility of up to ten."""
         entries = [
             {"Id": str(at), "ReceiptHandle": receipt, "VisibilityTimeout": visibility_s}
             for at, (receipt, visibility_s) in enumerate(changes)
@@ -245,6 +253,7 @@ class SqsClient(QueueApi):
         deduplication_id: str | None = None,
         delay_s: int | None = None,
     ) -> str:
+        """Send one message; returns its id."""
         given: dict[str, Any] = {"QueueUrl": url, "MessageBody": body}
         if attributes:
             given["MessageAttributes"] = attributes
@@ -307,6 +316,7 @@ class SqsClient(QueueApi):
         )
 
     async def close(self) -> None:
+        """Close every connection, cancelling what is under way."""
         self._closed = True
         await self._pool.abandon()
         if self._giving_back:

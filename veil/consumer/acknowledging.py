@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Final, Generic, TypeVar
 
-from veil.client.api import BATCH_MAX, ApiError, Failure, QueueApi, RetryBackoff
+from veil.client.api import BATCH_MAX, ApiError, Failure, RetryBackoff
+from veil.client.client import SqsClient
 from veil.consumer.message import Message
 from veil.consumer.renewal.keeper import Keeper
 from veil.core.attempt import GIVEN_BACK
@@ -155,7 +156,7 @@ class Deletes(Batcher[Message]):
 
     def __init__(
         self,
-        api: QueueApi,
+        api: SqsClient,
         url: str,
         keeper: Keeper,
         *,
@@ -217,7 +218,7 @@ class Releases(Batcher[tuple[Message, int]]):
 
     def __init__(
         self,
-        api: QueueApi,
+        api: SqsClient,
         url: str,
         *,
         fifo: bool,

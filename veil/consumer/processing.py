@@ -13,7 +13,8 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Final
 
-from veil.client.api import ApiError, Attribute, QueueApi
+from veil.client.api import ApiError, Attribute
+from veil.client.client import SqsClient
 from veil.consumer.acknowledging import Deletes, Releases
 from veil.consumer.error_reports import class_name, told, traceback_text, words_of
 from veil.consumer.handlers.table import Handler, HandlerTable
@@ -67,7 +68,7 @@ class MessageProcessor:
     def __init__(
         self,
         *,
-        api: QueueApi,
+        api: SqsClient,
         facts: QueueFacts,
         table: HandlerTable,
         keeper: Keeper,

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final
 
-from veil.client.api import BATCH_MAX, ApiError, Failure, QueueApi, RawMessage, RetryBackoff
+from veil.client.api import BATCH_MAX, ApiError, Failure, RawMessage, RetryBackoff
+from veil.client.client import SqsClient
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ class QueueFacts:
     """Read at the start, and again now and then, since queues are edited while consumers run."""
 
     def __init__(
-        self, api: QueueApi, url: str, *, visibility_s: int | None, monotonic: Callable[[], float]
+        self, api: SqsClient, url: str, *, visibility_s: int | None, monotonic: Callable[[], float]
     ) -> None:
         self._api, self._monotonic = api, monotonic
         self._given_s = visibility_s
@@ -161,7 +162,7 @@ class Receiver:
 
     def __init__(
         self,
-        api: QueueApi,
+        api: SqsClient,
         facts: QueueFacts,
         *,
         free_slots: Callable[[int], int],

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from veil.client.api import ApiError, QueueApi, RawMessage
+from veil.client.api import ApiError, RawMessage
 from veil.client.client import SqsClient, with_retries
 from veil.client.endpoint import region_in
 from veil.consumer.acknowledging import Deletes, Releases
@@ -81,7 +81,7 @@ class Runner:
         self._receives_ended = asyncio.Event()
         self._error: BaseException | None = None
         self._executor: ThreadPoolExecutor | None = None
-        self._api: QueueApi | None = None
+        self._api: SqsClient | None = None
         self._keeper: Keeper | None = None
         self._waiting = WaitingMessages()
         self._reading: asyncio.Task[None] | None = None
@@ -204,7 +204,7 @@ class Runner:
             raise SettingsError("journal", where, f"a place that can be written ({problem})") from None
         self._journal = journal
 
-    def _join(self, api: QueueApi, keeper: Keeper) -> None:
+    def _join(self, api: SqsClient, keeper: Keeper) -> None:
         settings, dependencies, facts = self._settings, self._dependencies, self.facts
         sleep, random = dependencies.sleep, dependencies.random
         self.deletes = Deletes(api, facts.url, keeper, sleep=sleep, random=random)
@@ -424,7 +424,7 @@ _OTHER_CONNECTIONS: Final = 32  # for deletes, releases and dead letters
 class Dependencies:
     """Real ones are made by `real_dependencies`, manual ones by the harness in `veil.testing`."""
 
-    make_api: Callable[[], QueueApi]
+    make_api: Callable[[], SqsClient]
     make_keeper: Callable[[RenewalPolicy, KeeperEvents], Keeper]
     monotonic: Callable[[], float] = steady_s
     wall: Callable[[], float] = time.time

@@ -22,7 +22,8 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Final
 
-from veil.client.api import Attribute, Failure, QueueApi
+from veil.client.api import Attribute, Failure
+from veil.client.client import SqsClient
 from veil.client.queue import Queue as SendingQueue
 from veil.client.queue import attribute_of
 from veil.consumer.app import Consumer
@@ -43,7 +44,7 @@ _PATIENCE_S: Final = 10.0
 class _QueueHere(SendingQueue):
     """What a consumer under test sends to itself by, without sockets and from any thread."""
 
-    def __init__(self, name: str, api: QueueApi, type_attribute: str) -> None:
+    def __init__(self, name: str, api: SqsClient, type_attribute: str) -> None:
         super().__init__(name, type_attribute=type_attribute)
         self._api, self._loop = api, asyncio.get_running_loop()
 

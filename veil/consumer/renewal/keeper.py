@@ -13,9 +13,9 @@ from concurrent.futures import Future
 from random import Random
 from typing import Any, Protocol
 
-from veil.client.api import ApiError, Failure, QueueApi, RetryBackoff
+from veil.client.api import ApiError, Failure, RetryBackoff
 from veil.client.blocking import LoopThread
-from veil.client.client import with_retries
+from veil.client.client import SqsClient, with_retries
 from veil.consumer.lease import Lease, LeaseLost, LeaseStatus, Settling
 from veil.consumer.renewal.ledger import DueRenewal, LeaseEvent, Ledger
 from veil.consumer.renewal.policies import RenewalPolicy
@@ -110,7 +110,7 @@ class LeaseKeeper(Keeper):
 
     def __init__(
         self,
-        make_api: Callable[[], QueueApi],
+        make_api: Callable[[], SqsClient],
         policy: RenewalPolicy,
         *,
         monotonic: Callable[[], float] = steady_s,
@@ -119,7 +119,7 @@ class LeaseKeeper(Keeper):
         call_later: CallLater | None = None,
     ) -> None:
         self._make_api = make_api
-        self._api: QueueApi | None = None
+        self._api: SqsClient | None = None
         self._monotonic = monotonic
         self._events = events or KeeperEvents()
         self._random = random or Random()  # noqa: S311 - spreads retries, guards nothing

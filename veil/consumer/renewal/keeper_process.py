@@ -25,7 +25,8 @@ from typing import Any
 
 import msgspec
 
-from veil.client.api import ApiError, Failure, QueueApi
+from veil.client.api import ApiError, Failure
+from veil.client.client import SqsClient
 from veil.consumer.lease import Lease, LeaseLost, LeaseStatus, Settling
 from veil.consumer.renewal.keeper import Keeper, KeeperEvents, LeaseKeeper, promise, steady_s
 from veil.consumer.renewal.policies import RenewalPolicy
@@ -163,7 +164,7 @@ class KeeperProcess(Keeper):
 
     def __init__(
         self,
-        make_api: Callable[[], QueueApi],
+        make_api: Callable[[], SqsClient],
         policy: RenewalPolicy,
         *,
         events: KeeperEvents | None = None,
@@ -370,7 +371,7 @@ class KeeperHelper(KeeperEvents):
     """The parent's leases by number, and a keeper for them, whose events go to the parent."""
 
     def __init__(
-        self, make_api: Callable[[], QueueApi], policy: RenewalPolicy, tell: Callable[..., None]
+        self, make_api: Callable[[], SqsClient], policy: RenewalPolicy, tell: Callable[..., None]
     ) -> None:
         self.keeper = LeaseKeeper(make_api, policy, events=self)
         self._tell = tell
