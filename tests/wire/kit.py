@@ -92,7 +92,7 @@ class Wire:
 
 def read_json(response: Response) -> dict[str, Any]:
     assert response.content_type == "application/x-amz-json-1.0"
-    found: dict[str, Any] = json.loads(response.body)
+    found: dict[str, Any] = json.loads(response.body or b"{}")
     if response.status != 200:
         header = dict(response.headers)["x-amzn-query-error"]
         code, fault = header.split(";")

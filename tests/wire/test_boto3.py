@@ -70,7 +70,8 @@ def test_a_message_is_sent_received_renewed_and_deleted(sqs: Any) -> None:
     assert found["Attributes"]["SenderId"] == ACCOUNT
     handle = found["ReceiptHandle"]
     sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=handle, VisibilityTimeout=100)
-    sqs.delete_message(QueueUrl=url, ReceiptHandle=handle)
+    deleted = sqs.delete_message(QueueUrl=url, ReceiptHandle=handle)["ResponseMetadata"]
+    assert deleted["HTTPHeaders"]["content-length"] == "0"  # as SQS answers where there is nothing to say
     counted = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
     assert counted["ApproximateNumberOfMessagesNotVisible"] == "0"
 
@@ -84,6 +85,15 @@ def test_batches(sqs: Any) -> None:
     handles = [{"Id": str(n), "ReceiptHandle": one["ReceiptHandle"]} for n, one in enumerate(found)]
     longer = [entry | {"VisibilityTimeout": 60} for entry in handles]
     assert len(sqs.change_message_visibility_batch(QueueUrl=url, Entries=longer)["Successful"]) == 10
+    for at, change in enumerate(({"ReceiptHandle": "x"}, {"VisibilityTimeout": -1}, {"ReceiptHandle": "y"})):
+        longer[at + 1] |= change
+    changed = sqs.change_message_visibility_batch(QueueUrl=url, Entries=longer)
+    assert [(entry["Id"], entry["Code"]) for entry in changed["Failed"]] == [
+        ("1", "ReceiptHandleIsInvalid"),
+        ("2", "InvalidParameterValue"),
+        ("3", "ReceiptHandleIsInvalid"),
+    ]
+    assert [entry["Id"] for entry in changed["Successful"]] == ["0", "4", "5", "6", "7", "8", "9"]
     assert len(sqs.delete_message_batch(QueueUrl=url, Entries=handles)["Successful"]) == 10
     with pytest.raises(sqs.exceptions.EmptyBatchRequest):
         sqs.send_message_batch(QueueUrl=url, Entries=[])
@@ -97,6 +107,13 @@ def test_settings_tags_permissions_and_listing(sqs: Any) -> None:
         "VisibilityTimeout": "7",
         "DelaySeconds": "0",
         "QueueArn": ARN + "q",
+    }
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"KmsMasterKeyId": "alias/k"})
+    encryption = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"].items()
+    assert {name: value for name, value in encryption if name.startswith(("Kms", "Sqs"))} == {
+        "KmsMasterKeyId": "alias/k",
+        "KmsDataKeyReusePeriodSeconds": "300",
+        "SqsManagedSseEnabled": "false",
     }
     sqs.tag_queue(QueueUrl=url, Tags={"b": "2"})
     sqs.untag_queue(QueueUrl=url, TagKeys=["a"])
@@ -115,6 +132,7 @@ def test_dead_letters_and_move_tasks(sqs: Any) -> None:
     redrive = json.dumps({"deadLetterTargetArn": ARN + "dead", "maxReceiveCount": 1})
     url = sqs.create_queue(QueueName="q", Attributes={"RedrivePolicy": redrive})["QueueUrl"]
     assert sqs.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == [url]
+    assert "queueUrls" not in sqs.list_dead_letter_source_queues(QueueUrl=url)
     sqs.send_message(QueueUrl=url, MessageBody="x")
     for _ in range(2):
         sqs.receive_message(QueueUrl=url, VisibilityTimeout=0)
@@ -164,6 +182,8 @@ def test_strangers_are_kept_out(port: int, sqs: Any) -> None:
     with pytest.raises(ClientError) as caught:
         nobody.send_message(QueueUrl=url, MessageBody="x")
     assert caught.value.response["Error"]["Code"] == "AccessDenied"
+    with pytest.raises(ClientError, match=f"AccessDenied.* http://127.0.0.1:{port}/ is denied"):
+        nobody.list_queues()
     forger = boto3.client(
         "sqs",
         region_name="eu-central-1",

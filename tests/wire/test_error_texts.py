@@ -416,9 +416,18 @@ async def test_a_url_without_a_name_is_an_invalid_address(wire: Wire) -> None:
     )
 
 
-async def test_an_action_without_its_queue_url_says_so(wire: Wire) -> None:
+async def test_an_action_without_its_queue_url_is_on_a_queue_that_is_not_there(wire: Wire) -> None:
     _is(
         await refused(wire, "SendMessage", MessageBody="x"),
-        MISSING,
-        "The request must contain the parameter QueueUrl.",
+        ("com.amazonaws.sqs#QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue", 400),
+        "The specified queue does not exist.",
     )
+    with pytest.raises(Refused) as caught:
+        await wire.query("SendMessage", {"MessageBody": "x"})
+    assert caught.value.code == "AWS.SimpleQueueService.NonExistentQueue"
+
+
+async def test_a_queue_without_a_name_is_an_invalid_parameter(wire: Wire) -> None:
+    text = "Value for parameter QueueName is invalid. Reason: Must specify a queue name."
+    _is(await refused(wire, "GetQueueUrl"), INVALID, text)
+    _is(await refused(wire, "CreateQueue"), INVALID, text)

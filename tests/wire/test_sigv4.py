@@ -9,6 +9,7 @@ import socket
 import string
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from unittest import mock
 from urllib.parse import parse_qs, quote, unquote, urlsplit
@@ -30,7 +31,6 @@ from veil.wire.request_errors import (
     KeyUnknown,
     SignatureMalformed,
     SignatureMismatch,
-    SignatureMissing,
     SignatureRefused,
 )
 from veil.wire.sigv4 import AccessKey, Verifier, unverified_scope
@@ -380,8 +380,7 @@ def test_a_rotated_secret_ends_the_old_one_at_once() -> None:
 
 def test_no_signature_at_all_is_an_anonymous_request() -> None:
     for query in ("", "Action=ListQueues", "X-Amz-Foo=1"):
-        with pytest.raises(SignatureMissing, match="Request is missing Authentication Token"):
-            VERIFIER.verify(Request("GET", "/", query, {"host": "localhost"}), NOW_MS)
+        assert VERIFIER.verify(Request("GET", "/", query, {"host": "localhost"}), NOW_MS) is None
 
 
 @pytest.mark.parametrize(
@@ -607,13 +606,13 @@ nearly = st.lists(st.sampled_from(fragments.split("|")), max_size=25).map("".joi
     date=anything | st.just("20250615T123045Z"),
     header=st.sampled_from(["x-amz-date", "date"]),
 )
-def test_garbage_is_refused_and_never_breaks_anything(
+def test_garbage_is_refused_or_nobodys_and_never_breaks_anything(
     authorization: str, query: str, path: str, date: str, header: str
 ) -> None:
     headers = {"host": "localhost", "authorization": authorization, header: date}
     request = Request("POST", path, query, headers, b"")
-    with pytest.raises(SignatureRefused):
-        VERIFIER.verify(request, NOW_MS)
+    with suppress(SignatureRefused):
+        assert VERIFIER.verify(request, NOW_MS) is None
     key_id, region = unverified_scope(request)
     assert key_id is None or key_id
     assert region is None or region.replace("-", "").isalnum()
@@ -685,7 +684,6 @@ def test_every_refusal_has_the_codes_of_the_contract() -> None:
     contract = {
         ("InvalidSignatureException", "SignatureDoesNotMatch", 403),
         ("UnrecognizedClientException", "InvalidClientTokenId", 403),
-        ("MissingAuthenticationTokenException", "MissingAuthenticationToken", 403),
         ("IncompleteSignatureException", "IncompleteSignature", 400),
     }
     prefix = "com.amazon.coral.service#"

@@ -17,7 +17,6 @@ from veil.wire.request_errors import (
     RequestRefused,
     SignatureMalformed,
     SignatureMismatch,
-    SignatureMissing,
 )
 from veil.wire.sqs_codes import WORDS, Situation, worded
 
@@ -56,7 +55,6 @@ def test_no_member_of_the_error_family_is_without_words() -> None:
 @pytest.mark.parametrize(
     ("error", "kind", "code", "status"),
     [
-        (SignatureMissing(), "MissingAuthenticationTokenException", "MissingAuthenticationToken", 403),
         (SignatureMalformed("x"), "IncompleteSignatureException", "IncompleteSignature", 400),
         (KeyUnknown(), "UnrecognizedClientException", "InvalidClientTokenId", 403),
         (SignatureMismatch(), "InvalidSignatureException", "SignatureDoesNotMatch", 403),

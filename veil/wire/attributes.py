@@ -187,7 +187,7 @@ def print_settings(settings: QueueSettings) -> dict[str, str]:
         if setting in FIFO_ONLY and not settings.fifo:
             continue
         value = getattr(settings, setting)
-        if value is None or (setting == "kms_reuse_s" and value == 300):
+        if value is None or (setting == "kms_reuse_s" and value == 300 and settings.kms_key is None):
             continue
         printed[name] = print_setting(value)
     return printed

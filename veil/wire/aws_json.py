@@ -55,8 +55,8 @@ def read_input(target: JsonTarget, body: bytes) -> Any:
 
 
 def answer(output: Shape | None, request_id: str, is_large: bool = False) -> Response:
-    """A success; beyond LARGE_BYTES it is written in pieces."""
-    body = b"{}" if output is None else encode_in_pieces(output) if is_large else _encode(output)
+    """A success; beyond LARGE_BYTES it is written in pieces. An action without output has no body."""
+    body = b"" if output is None else encode_in_pieces(output) if is_large else _encode(output)
     return Response(200, body, CONTENT_TYPE, (("x-amzn-RequestId", request_id),))
 
 

@@ -24,7 +24,7 @@ from veil.service.service import Service
 from veil.signing.sigv4 import path_segments
 from veil.wire.exchange import Request
 from veil.wire.large import answer_bytes
-from veil.wire.request_errors import AddressRefused, ParameterMissing, ParameterRefused, SignatureMissing
+from veil.wire.request_errors import AddressRefused, ParameterRefused
 from veil.wire.shapes import ReceiptEntry
 
 # ---- queue URLs
@@ -53,8 +53,8 @@ class QueueUrls:
         path = _path_of(text)
         named = read_path(path)
         if named is None:
-            # AWS tells the two apart: a host alone is a queue that is not there, a path without a name is no address.
-            raise AddressRefused(text) if path or "://" not in text else QueueMissing(text[:_KEPT_CHARS_MAX])
+            # AWS distinguishes them: no URL or a host alone is a queue that is not there, a path without a name is no address.
+            raise AddressRefused(text) if path else QueueMissing(text[:_KEPT_CHARS_MAX])
         key = QueueKey(region, named[0] or account, named[1])
         if len(text) <= _KEPT_CHARS_MAX:
             if len(self._keys) >= _KEPT_MAX:
@@ -64,10 +64,13 @@ class QueueUrls:
 
     def url(self, key: QueueKey, request: Request) -> str:
         """The URL of a queue, for the client that sent the request."""
-        base_url = self._base_url
-        if base_url is None:
-            base_url = f"{self.scheme}://{request.headers.get('host') or 'localhost'}"
-        return f"{base_url}/{key.account}/{key.name}"
+        return f"{self.base(request)}{key.account}/{key.name}"
+
+    def base(self, request: Request) -> str:
+        """The address of the server, for the client that sent the request."""
+        if self._base_url is not None:
+            return f"{self._base_url}/"
+        return f"{self.scheme}://{request.headers.get('host') or 'localhost'}/"
 
 
 def read_path(path: str) -> tuple[str | None, str] | None:
@@ -219,7 +222,7 @@ class Call(msgspec.Struct):
     def owner(self) -> str:
         """The caller's account, for actions that nobody unknown may do."""
         if self.account is None:
-            raise SignatureMissing
+            raise AccessDenied(self.action, self.urls.base(self.request))
         return self.account
 
     def url(self, queue: Queue) -> str:
@@ -228,8 +231,6 @@ class Call(msgspec.Struct):
 
     async def queue(self, url: str) -> Queue:
         """The queue behind the URL, if it exists and the caller may do this action on it."""
-        if not url:
-            raise ParameterMissing("QueueUrl")
         # A bare name is one of the caller's own queues; nobody has none, and is refused below like any stranger.
         key = self.urls.key(url, self.region, self.account or ANONYMOUS)
         if key.account == self.account:

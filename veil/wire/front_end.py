@@ -20,13 +20,7 @@ from veil.wire.actions import ACTIONS
 from veil.wire.call import Call, QueueUrls, read_path
 from veil.wire.exchange import AnswerCounts, Handler, Request, Response, request_ids
 from veil.wire.large import LARGE_BYTES, check_room, in_thread, is_large_form
-from veil.wire.request_errors import (
-    ActionMissing,
-    ActionUnknown,
-    AnswersTooLarge,
-    ChangeByGet,
-    SignatureMissing,
-)
+from veil.wire.request_errors import ActionMissing, ActionUnknown, AnswersTooLarge, ChangeByGet
 from veil.wire.shapes import QueueMention
 from veil.wire.sigv4 import Verifier, unverified_scope
 from veil.wire.sqs_codes import INTERNAL_FAILURE, Refusal, Situation, worded
@@ -206,10 +200,10 @@ class SqsFrontEnd(FrontEnd):
         if verifier is None:
             key_id, region = unverified_scope(request)
             return self._default_account, (key_id or "")[:KEY_ID_CHARS_MAX], region or self._default_region
-        try:
-            key, region = verifier.verify(request, self._service.clock.wall_ms())
-        except SignatureMissing:
+        signed = verifier.verify(request, self._service.clock.wall_ms())
+        if signed is None:
             return None, "", self._default_region
+        key, region = signed
         return key.account, key.key_id, region
 
     def _is_signed(self, call: Call) -> bool:

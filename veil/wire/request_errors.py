@@ -4,7 +4,7 @@
     ├── RequestUnreadable · ActionUnknown · ActionMissing · ChangeByGet · AnswersTooLarge
     ├── ParameterMissing · ParameterRefused · AddressRefused · Unsupported
     └── SignatureRefused
-        └── SignatureMissing · SignatureMalformed · KeyUnknown · SignatureMismatch
+        └── SignatureMalformed · KeyUnknown · SignatureMismatch
 
 These are facts of the wire and have no meaning in the core, so each carries its codes and speaks in the words of SQS.
 """
@@ -157,12 +157,6 @@ class SignatureRefused(RequestRefused):
     """The request is not authenticated; the members say why."""
 
     code = common_code("InvalidSignatureException", "SignatureDoesNotMatch", 403)
-
-
-class SignatureMissing(SignatureRefused, text="Request is missing Authentication Token"):
-    """The caller is anonymous."""
-
-    code = common_code("MissingAuthenticationTokenException", "MissingAuthenticationToken", 403)
 
 
 class SignatureMalformed(SignatureRefused, text="{reason}"):

@@ -344,9 +344,7 @@ class ListDeadLetterSourceQueuesInput(OnQueue):
 
 
 class ListDeadLetterSourceQueuesOutput(Shape):
-    """`queueUrls` (lower case in AWS's model) is required there, so it is written even when empty."""
-
-    queue_urls: list[str] = field(name="queueUrls")
+    queue_urls: list[str] | None = field(default=None, name="queueUrls")  # lower case in AWS's model
     NextToken: str | None = None
 
 

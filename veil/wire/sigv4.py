@@ -23,7 +23,7 @@ from veil.signing.sigv4 import (
     string_to_sign,
 )
 from veil.wire.exchange import Request
-from veil.wire.request_errors import KeyUnknown, SignatureMalformed, SignatureMismatch, SignatureMissing
+from veil.wire.request_errors import KeyUnknown, SignatureMalformed, SignatureMismatch
 
 SKEW_MS = 15 * 60 * 1000
 _SIGNING_KEYS_MAX = 1024
@@ -65,22 +65,19 @@ class Verifier:
         # date and region are the sender's to choose.
         self._signing_key = lru_cache(maxsize=_SIGNING_KEYS_MAX)(signing_key)
 
-    def verify(self, request: Request, now_ms: int) -> tuple[AccessKey, str]:
-        """The key and the region of a signature that is whole, current and covers all that matters."""
+    def verify(self, request: Request, now_ms: int) -> tuple[AccessKey, str] | None:
+        """The key and the region of a signature that is whole, current and covers all that matters; None without one."""
         try:
             return self._verified(request, now_ms)
         except UnicodeEncodeError:  # a lone surrogate: no client can have signed that
             raise SignatureMismatch from None
 
-    def _verified(self, request: Request, now_ms: int) -> tuple[AccessKey, str]:
+    def _verified(self, request: Request, now_ms: int) -> tuple[AccessKey, str] | None:
         headers = request.headers
         authorization = headers.get("authorization")
-        if authorization:
-            claim = _claim_in_header(authorization, request)
-        elif "X-Amz-" in request.query:
-            claim = _claim_in_query(request)
-        else:
-            raise SignatureMissing
+        claim = _claim_in_header(authorization, request) if authorization else _claim_in_query(request)
+        if claim is None:
+            return None
 
         parts = claim.credential.split("/")
         if len(parts) != 5 or not parts[0]:
@@ -217,7 +214,9 @@ def _claim_in_header(authorization: str, request: Request) -> _SignatureClaim:
 _CLAIMED = ("X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders")
 
 
-def _claim_in_query(request: Request) -> _SignatureClaim:
+def _claim_in_query(request: Request) -> _SignatureClaim | None:
+    if "X-Amz-" not in request.query:
+        return None
     fields: dict[str, str] = {}
     signed: list[tuple[bytes, bytes]] = []
     for pair in query_pairs(request.query):
@@ -232,7 +231,7 @@ def _claim_in_query(request: Request) -> _SignatureClaim:
     missing = [name for name in (*_CLAIMED, "X-Amz-Signature") if not fields.get(name)]
     if missing:
         if len(missing) == len(_CLAIMED) + 1:  # some other X-Amz- parameter: nobody tried to sign
-            raise SignatureMissing
+            return None
         raise SignatureMalformed(
             " ".join(f"AWS query-string parameters must include '{n}'." for n in missing)
         )

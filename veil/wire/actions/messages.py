@@ -260,7 +260,7 @@ async def delete_message_batch(call: Call, given: shapes.DeleteMessageBatchInput
     reported = call.reported(queue, entries)
     handles = [entry.ReceiptHandle for entry in entries]
     answers = await delete(call.service, queue, handles, caller=call.caller, reported=reported)
-    return _done(call, entries, answers, {})
+    return _settled(call, entries, _refused(entries, answers))
 
 
 async def change_message_visibility_batch(
@@ -269,10 +269,11 @@ async def change_message_visibility_batch(
     """ChangeMessageVisibilityBatch."""
     queue = await call.queue(given.QueueUrl)
     call.announce_grace(queue)
+    entries = checked_entries(given.Entries, call.count_max(len(given.Entries or ())))
     asked: list[shapes.VisibilityEntry] = []
     changes: list[tuple[str, int]] = []
     refusals: dict[str, VeilError] = {}
-    for entry in checked_entries(given.Entries, call.count_max(len(given.Entries or ()))):
+    for entry in entries:
         visibility_s = entry.VisibilityTimeout
         if visibility_s is None or not 0 <= visibility_s <= limits.VISIBILITY_MAX_S:
             refusals[entry.Id] = _visibility_refusal(visibility_s)
@@ -281,23 +282,26 @@ async def change_message_visibility_batch(
             changes.append((entry.ReceiptHandle, visibility_s))
     reported = call.reported(queue, asked)
     answers = await extend_lease(call.service, queue, changes, caller=call.caller, reported=reported)
-    return _done(call, asked, answers, refusals)
+    return _settled(call, entries, refusals | _refused(asked, answers))
 
 
-def _done(
-    call: Call,
-    asked: Sequence[shapes.ReceiptEntry],
-    answers: Sequence[VeilError | None],
-    refusals: dict[str, VeilError],
+def _refused(
+    entries: Sequence[shapes.ReceiptEntry], answers: Sequence[VeilError | None]
+) -> dict[str, VeilError]:
+    """The refusals among the answers, by the ids of their entries."""
+    if answers.count(None) == len(answers):
+        return {}
+    return {entry.Id: told for entry, told in zip(entries, answers, strict=True) if told is not None}
+
+
+def _settled(
+    call: Call, entries: Sequence[shapes.ReceiptEntry], refusals: dict[str, VeilError]
 ) -> shapes.BatchOutput:
-    """Those of the entries that were asked for and done, and those that were refused before or then, by their ids."""
-    if answers.count(None) == len(answers) and not refusals:
-        return shapes.BatchOutput([shapes.DoneEntry(entry.Id) for entry in asked])
-    told = zip(asked, answers, strict=True)
-    refusals |= {entry.Id: refusal for entry, refusal in told if refusal is not None}
-    done = [shapes.DoneEntry(entry.Id) for entry in asked if entry.Id not in refusals]
-    failed = [_failed(call, entry_id, refusal) for entry_id, refusal in refusals.items()]
-    return shapes.BatchOutput(done or None, failed or None)
+    done = [shapes.DoneEntry(entry.Id) for entry in entries if entry.Id not in refusals]
+    if not refusals:
+        return shapes.BatchOutput(done)
+    failed = [_failed(call, entry.Id, refusals[entry.Id]) for entry in entries if entry.Id in refusals]
+    return shapes.BatchOutput(done or None, failed)
 
 
 def checked_entries(entries: list[_Entry] | None, count_max: int) -> list[_Entry]:

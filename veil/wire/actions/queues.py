@@ -21,7 +21,7 @@ _FIFO_NAME = (
 
 async def create_queue(call: Call, given: shapes.CreateQueueInput) -> shapes.QueueUrlOutput:
     account = call.owner()
-    required("QueueName", given.QueueName)
+    _check_named(given.QueueName)
     wants_fifo = (given.Attributes or {}).get("FifoQueue", "").lower() == "true"
     try:
         # Before the attributes: a bad name is the first thing that AWS complains about.
@@ -38,8 +38,13 @@ async def create_queue(call: Call, given: shapes.CreateQueueInput) -> shapes.Que
     return shapes.QueueUrlOutput(call.url(queue))
 
 
+def _check_named(name: str) -> None:
+    if not name:
+        raise NameRefused("", "Value for parameter QueueName is invalid. Reason: Must specify a queue name.")
+
+
 async def get_queue_url(call: Call, given: shapes.GetQueueUrlInput) -> shapes.QueueUrlOutput:
-    required("QueueName", given.QueueName)
+    _check_named(given.QueueName)
     account = given.QueueOwnerAWSAccountId or call.owner()
     call.headers += BULK_OFFER
     return shapes.QueueUrlOutput(
@@ -71,8 +76,7 @@ async def list_queues(call: Call, given: shapes.ListQueuesInput) -> shapes.ListQ
     found = await call.service.store.list_queues(
         call.region, account, prefix=given.QueueNamePrefix or "", after=after, limit=size + 1
     )
-    urls, token = _pages(call, found, size, paged=given.MaxResults is not None)
-    return shapes.ListQueuesOutput(urls or None, token)
+    return shapes.ListQueuesOutput(*_page(call, found, size, paged=given.MaxResults is not None))
 
 
 async def list_dead_letter_source_queues(
@@ -82,7 +86,7 @@ async def list_dead_letter_source_queues(
     size, after = read_page(given.MaxResults, given.NextToken)
     found = await call.service.store.dead_letter_sources(queue.key, after=after, limit=size + 1)
     return shapes.ListDeadLetterSourceQueuesOutput(
-        *_pages(call, found, size, paged=given.MaxResults is not None)
+        *_page(call, found, size, paged=given.MaxResults is not None)
     )
 
 
@@ -103,10 +107,10 @@ def read_page(size: int | None, token: str | None) -> tuple[int, str]:
     return size, read_page_token(token) if token else ""
 
 
-def _pages(call: Call, found: list[Queue], size: int, *, paged: bool) -> tuple[list[str], str | None]:
+def _page(call: Call, found: list[Queue], size: int, *, paged: bool) -> tuple[list[str] | None, str | None]:
     # One more was asked for than fits: whether it came decides about the token. Clients that do not page get none.
     token = write_page_token(found[size - 1].name) if paged and len(found) > size else None
-    return [call.url(queue) for queue in found[:size]], token
+    return [call.url(queue) for queue in found[:size]] or None, token
 
 
 # ---- tags and permissions
