@@ -170,4 +170,6 @@ def test_the_cost_of_the_store_is_told_for_each_operation(capsys: pytest.Capture
     store_cost.main(["--batch", "2", "--rounds", "2", "--place", "data"])
     lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
     assert [(part, batch) for part, batch, *_ in lines] == [(part, "2") for part in store_cost.PARTS]
+    store_cost.main(["--leases", "20", "--place", "data"])
+    assert capsys.readouterr().out.startswith("20 leases: ")
     assert all(0 < float(least) <= float(middle) for *_, least, middle in lines)

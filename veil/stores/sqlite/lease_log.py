@@ -24,7 +24,7 @@ from veil.core.event import LeaseFacts
 from veil.core.sequence import expires_at_ms
 
 NEVER: Final = 1 << 62
-# Of all queues together. A lease takes some 400 bytes, and 2.5 µs to write into its row: what needs all of them waits 50 ms at
+# Of all queues together. A lease takes some 400 bytes, and 2 µs to write into its row: what needs all of them waits 50 ms at
 # most. Beyond it, receives write their leases into the rows.
 LEASES_MAX: Final = 20_000
 # A longer log is begun anew, with the leases that are left written into their rows.
