@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,9 @@ from tests.stores.kit import (
 from tests.stores.sqlite_kit import change, crashed_copy, open_store, rows
 from veil.core import limits
 from veil.core.clock import ManualClock
-from veil.core.errors import InFlightLimit, StoreDamaged
+from veil.core.errors import InFlightLimit, MessageNotVisible, StoreDamaged
 from veil.core.lease import Deletion, HoldKey, State
-from veil.core.queue import QueueCounts
+from veil.core.queue import Chosen, MoveTask, QueueCounts
 from veil.stores.sqlite import SqliteStore, lease_log
 from veil.stores.sqlite.recovery.backup import backup, restore
 from veil.stores.sqlite.recovery.salvage import salvage
@@ -56,16 +57,50 @@ async def test_a_receive_and_a_renewal_change_no_row_and_a_delete_removes_it(
     assert await store.counts(queue) == QueueCounts()
 
 
-async def test_whoever_looks_finds_the_leases(store: SqliteStore, clock: ManualClock, tmp_path: Path) -> None:
+async def test_whoever_looks_finds_the_leases_and_writes_none(
+    store: SqliteStore, clock: ManualClock, tmp_path: Path
+) -> None:
     queue = await make_queue(store, visibility_s=30)
     await store.send(queue, some_messages("a", "b"))
-    await store.receive(queue, 1)
+    [taken] = await store.receive(queue, 1)
     assert await store.oldest_sent_ms(queue) == clock.now_ms()  # that of b
     assert bodies(await store.peek_next(queue)) == ["b"]
     [a, b] = await store.peek(queue)
     assert (a.state, a.delivery, a.receive_count, a.due_at_ms) == (IN_FLIGHT, 1, 1, clock.now_ms() + 30_000)
     assert b.state == VISIBLE
-    assert rows(tmp_path / "data", STATES) == [(IN_FLIGHT, 1), (VISIBLE, 0)]
+    assert a == taken
+    assert await store.peek(queue, sent_after_ms=clock.wall_ms()) == [a, b]
+    assert [type(each) for each in await store.discard(queue, [(a.seq, a.message_id)])] == [MessageNotVisible]
+    chosen = Chosen(a.seq, a.message_id, queue.key)
+    assert [type(each) for each in await store.redrive(queue, [chosen])] == [MessageNotVisible]
+    assert rows(tmp_path / "data", STATES) == [(VISIBLE, 0), (VISIBLE, 0)]
+
+
+async def test_receives_that_read_whole_messages_pass_over_what_is_leased(
+    store: SqliteStore, clock: ManualClock, tmp_path: Path
+) -> None:
+    await make_queue(store, "dead")
+    queue = await make_queue(store, redrive=redrive_to("dead", 2))
+    await store.send(queue, some_messages(*"abcdef"))
+    assert bodies(await store.receive(queue, 2)) == ["a", "b"]
+    assert bodies(await store.receive(queue, 1, visibility_s=0)) == ["c"]
+    assert bodies(await store.receive(queue, 100)) == ["c", "d", "e", "f"]  # their bytes are counted
+    assert [state for state, _ in rows(tmp_path / "data", STATES)] == [VISIBLE] * 2 + [IN_FLIGHT] * 4
+    assert await store.counts(queue) == QueueCounts(in_flight=6)
+    clock.advance(seconds=31)
+    assert bodies(await store.receive(queue, 10)) == list("abdef")  # c is spent
+
+
+async def test_a_move_task_passes_over_what_is_leased(store: SqliteStore) -> None:
+    await make_queue(store, "orders", redrive=redrive_to("dead", 1))
+    dead, other = await make_queue(store, "dead"), await make_queue(store, "other")
+    await store.send(dead, some_messages("a", "b"))
+    await store.receive(dead, 1)
+    task = await store.start_move(MoveTask("t", dead.key, other.key, None, "RUNNING", 0, 0, 0))
+    assert task.to_move == 1
+    assert (await store.step_move("t", 10)).moved == 1
+    assert bodies(await store.receive(other, 10)) == ["b"]
+    assert await store.counts(dead) == QueueCounts(in_flight=1)
 
 
 async def test_leases_survive_a_crash(store: SqliteStore, clock: ManualClock, tmp_path: Path) -> None:
@@ -91,7 +126,9 @@ async def test_a_lease_that_is_in_its_row_already_is_not_opened_again_after_a_cr
     queue = await make_queue(store, visibility_s=30)
     await store.send(queue, some_messages("a", "b"))
     [a, _] = await store.receive(queue, 2)
-    await store.peek(queue)  # which has them written
+    await store.edit_queue(
+        queue, lambda content: content._replace(settings=replace(content.settings, retention_s=60))
+    )
     await store.extend(queue, [Extension(receipt_of(queue, a), 0)])
     [again] = await store.receive(queue, 2)
 

@@ -3,8 +3,9 @@
 To write a lease into its message's row takes the message out of one index and puts it into another, and the delete that
 mostly follows soon takes it out again. So a receive from a plain queue leaves the rows as they are. Its leases are kept in
 memory (`QueueLeases`) and noted in the log, one row of the table `lease_log` for all that a transaction did; a renewal changes
-them there; a delete finds them there and removes the row. Whatever needs rows as they ought to be has the leases of its
-messages, or of all the queue's (a lapse, a release, a peek), written into them first (`Database.write_back`).
+them there; a delete finds them there and removes the row; a look puts them into what it has read. Whatever needs rows as they
+ought to be has the leases of its messages, or of all the queue's (a lapse, a release), written into them first
+(`Database.write_back`).
 
 What always holds: of a queue's rows that are visible by their columns, those up to `taken_seq` have a lease here, and no
 others do. So the next receive reads on behind it. Leases are held in the order of their keys, which is that of their receives.
@@ -21,8 +22,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from veil.core.event import LeaseFacts
+from veil.core.lease import State
+from veil.core.message import LeaseState, StoredMessage
 from veil.core.sequence import expires_at_ms
 
+_IN_FLIGHT: Final = int(State.IN_FLIGHT)
 NEVER: Final = 1 << 62
 # Of all queues together. A lease takes some 400 bytes, and 2 µs to write into its row: what needs all of them waits 50 ms at
 # most. Beyond it, receives write their leases into the rows.
@@ -105,6 +109,20 @@ class QueueLeases:
                     continue
             places.append(place)
         return found, places
+
+    def put_into(self, message: StoredMessage) -> StoredMessage:
+        """The message, read from its row, as it stands: with the lease that it has here, if it has one."""
+        if (cached := self.by_seq.get(message.seq)) is not None:
+            deadline_ms, received_at_ms, wall_ms = cached.lease
+            delivery, count, first_ms = (
+                message.delivery + 1,
+                message.receive_count + 1,
+                message.first_received_wall_ms,
+            )
+            first_ms = wall_ms if first_ms is None else first_ms
+            lease = LeaseState(_IN_FLIGHT, deadline_ms, received_at_ms, delivery, delivery, count, first_ms)
+            message.set_lease(lease)
+        return message
 
     def first_wake_ms(self, retention_s: int) -> int:
         """No later than the first of them, of which there must be one, lapses or its message passes its retention."""

@@ -24,6 +24,7 @@ from veil.stores.sql import decode_attributes, encode_attributes, to_message
 from veil.stores.sqlite.apply import apply
 from veil.stores.sqlite.data_directory import DISK_FULL
 from veil.stores.sqlite.database import CachedQueue, Database, Q
+from veil.stores.sqlite.lease_log import QueueLeases
 
 _PAGE_MAX = 100  # rows with their bodies
 _RUN = 10  # rows of a FIFO group that are read at once
@@ -187,9 +188,9 @@ def take(
             taken = _take_first(db, state, budget, visibility_s, now_ms, caller)
             if taken is not None:
                 return taken
-        db.write_back(state)
         if is_plain and target is None:
-            candidates = map(to_message, db.execute(Q.visible_alone, (queue.id, 0, budget.count)))
+            asked = (queue.id, state.leases.taken_seq, budget.count)
+            candidates = map(to_message, db.execute(Q.visible_alone, asked))
         else:
             candidates = _standard_order(db, state, min(budget.count, budget.page_max))
     messages, spent = budget.choose(candidates)
@@ -276,8 +277,8 @@ def _repeat(
     packed = db.execute(Q.find_attempt, (state.queue.id, attempt_id, now_ms)).get
     if packed is None:
         return []
-    db.write_back(state)
     claims = _decode_claims(packed)
+    db.write_back(state, [seq for seq, _, _ in claims])
     rows = [db.execute(Q.message_in_queue, (seq, state.queue.id)).get for seq, _, _ in claims]
     messages = {message.seq: message for message in [to_message(row) for row in rows if row is not None]}
     trouble = db.lease_time.trouble_at(now_ms)
@@ -293,9 +294,10 @@ def _repeat(
 # ---- the order of a standard queue
 
 
-def _pages(db: Database, state: CachedQueue, query: str, page: int, *between: str) -> Iterator[StoredMessage]:
+def _pages(
+    db: Database, state: CachedQueue, query: str, page: int, *between: str, after: int = 0
+) -> Iterator[StoredMessage]:
     """Messages of one of the queries that are ordered by seq, page by page."""
-    after = 0
     while True:
         rows = db.execute(query, (state.queue.id, *between, after, page)).fetchall()
         messages = [to_message(row) for row in rows]
@@ -307,7 +309,7 @@ def _pages(db: Database, state: CachedQueue, query: str, page: int, *between: st
 
 def _standard_order(db: Database, state: CachedQueue, page: int) -> Iterator[StoredMessage]:
     """Quiet groups first; then the noisy ones, the one with the fewest in flight first. Within that by priority, then age."""
-    alone = _pages(db, state, Q.visible_alone, page)
+    alone = _pages(db, state, Q.visible_alone, page, after=state.leases.taken_seq)
     if not state.has_groups:
         return _by_priority(db, state, page, alone, lambda group: True) if state.ranked else alone
     loud = dict(db.execute(Q.loud_groups, (state.queue.id,)).fetchall())
@@ -439,7 +441,6 @@ def peek_next(db: Database, queue: Queue, *, limit: int = 100) -> list[StoredMes
     state = db.state_of(queue)
     if not state.visible or limit < 1:
         return []
-    db.write_back(state)
     fifo, page = state.queue.settings.fifo, min(limit, _PAGE_MAX)
     candidates = _fifo_order(db, state, limit) if fifo else _standard_order(db, state, page)
     return list(islice(candidates, limit))
@@ -466,11 +467,14 @@ class Peek:
         self._sent_before_ms = SEQ_MAX if sent_before_ms is None else sent_before_ms
         self._bytes_max = bytes_max
         self._taken_bytes = 0
+        self._leases: QueueLeases  # those of the queue, at each look
 
     def look(self, db: Database) -> bool:
         """Take the next messages; True while more may follow."""
-        if state := db.states.get(self._queue_id):
-            db.write_back(state)
+        state = db.states.get(self._queue_id)
+        if state is None:
+            return False
+        self._leases = state.leases
         enough_bytes = self._taken_bytes + BYTES_AT_ONCE
         return self._look_by_time(db, enough_bytes) if self._by_time else self._look(db, enough_bytes)
 
@@ -500,7 +504,7 @@ class Peek:
 
     def _take(self, row: tuple[Any, ...]) -> bool:
         """One more message; False when that was the last."""
-        message = to_message(row)
+        message = self._leases.put_into(to_message(row))
         self._after_seq = message.seq
         self.messages.append(message)
         self._taken_bytes += message.held_bytes

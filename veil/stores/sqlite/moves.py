@@ -70,11 +70,11 @@ def find(db: Database, task_id: str) -> MoveTask:
 
 
 def _oldest_visible(db: Database, source: CachedQueue, count: int) -> list[StoredMessage]:
-    db.write_back(source)
     if source.ranked or source.has_groups:
+        db.write_back(source)
         rows = db.execute(Q.visible_oldest, (source.queue.id, count)).fetchall()
     else:
-        rows = db.execute(Q.visible_alone, (source.queue.id, 0, count)).fetchall()
+        rows = db.execute(Q.visible_alone, (source.queue.id, source.leases.taken_seq, count)).fetchall()
     return [to_message(row) for row in rows]
 
 
@@ -114,9 +114,8 @@ def discard(
 def _chosen(db: Database, source: CachedQueue, seq: int) -> StoredMessage | None:
     if seq < expired_below(db.clock.now_ms(), source.queue.settings.retention_s):
         return None
-    db.write_back(source)
     row = db.execute(Q.message_in_queue, (seq, source.queue.id)).get
-    return None if row is None else to_message(row)
+    return None if row is None else source.leases.put_into(to_message(row))
 
 
 def _redriver(db: Database) -> decide.Redrive:
