@@ -55,6 +55,14 @@ def test_a_message_is_released_on_a_telephone(
     assert page.locator(".notice").inner_text() == "1 message released."
 
 
+def test_all_messages_of_a_page_are_selected_on_a_telephone(
+    server: VeilServer, busy_queue: str, open_page: OpenPage
+):
+    page = open_page(f"{server.endpoint_url}/console/queues/us-east-1/{NAME}", viewport=TELEPHONE)
+    page.get_by_label("Select all").check(timeout=10_000)
+    assert page.locator("[name=message]:checked").count() == 2
+
+
 def test_every_main_page_is_in_sight_on_a_telephone(server: VeilServer, open_page: OpenPage):
     page = open_page(f"{server.endpoint_url}/console/audit", viewport=TELEPHONE)
     boxes = [link.bounding_box() for link in page.locator("header nav a").all()]
