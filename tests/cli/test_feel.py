@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tests.cli.conftest import Veil
 from veil.cli import COMMANDS
-from veil.cli.output import echo, echo_err, json_line, one_line, show_table
+from veil.cli.output import echo, echo_err, json_line, live_table, one_line, show_table
 from veil.cli.pipeline import JOBS
 from veil.testing import VeilServer
 from veil.words import visible
@@ -294,6 +295,19 @@ def test_a_terminal_too_narrow_for_the_table_gets_a_line_for_each_value(
         f"message      {_ROWS[0][2]}",
         f"body         {_ROWS[0][3]}",
     ]
+
+
+def test_a_long_name_leaves_room_for_the_numbers_of_a_live_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("veil.cli.output.is_terminal", lambda stream: True)
+    terminal = Console(force_terminal=True, no_color=True, width=60, height=20)
+    monkeypatch.setattr("veil.cli.output._terminal", lambda: terminal)
+    columns = ["queue", "visible", "in progress", "sent/s"]
+    with live_table(columns, right=columns[1:]) as show:
+        show([["q" * 80, "123", "45", "6.7"], ["orders", "8", "9", "10.0"]])
+    (long,) = (line for line in capsys.readouterr().out.splitlines() if "qqqq" in line)
+    assert "qqq…" in long and long.split()[-3:] == ["123", "45", "6.7"]
 
 
 def test_a_missing_queue_is_named_with_where_it_was_looked_for(veil: Veil) -> None:

@@ -191,6 +191,14 @@ def test_a_body_cannot_speak_to_a_real_terminal_either(nasty: Veil, monkeypatch:
     assert not set(out) & set("\x9b\u202e\r\x07")
 
 
+def test_a_long_body_takes_no_screen_of_its_own(orders: Veil, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders("msg", "send", "orders", "x" * 5_000)
+    assert "x" * 999 + "…" in orders("msg", "peek", "orders").out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert orders("msg", "peek", "orders").out.count("\n") < 20
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -28,7 +29,16 @@ from veil.cli.options import (
     with_client,
     wrong,
 )
-from veil.cli.output import echo, echo_err, echo_json, echo_object, one_line, progress_bar, show_list
+from veil.cli.output import (
+    echo,
+    echo_err,
+    echo_json,
+    echo_object,
+    is_terminal,
+    one_line,
+    progress_bar,
+    show_list,
+)
 from veil.client.api import ApiError
 from veil.core import limits
 from veil.words import iso, plural
@@ -369,8 +379,9 @@ def peek(
 
 
 def _row(facts: Message) -> list[str]:
-    # A terminal's table folds what is too long for it; into a pipe a line of this many characters is enough.
-    body = one_line(facts["body"], _BODY_CHARS_MAX)
+    # A terminal's table folds a body that is too long for its column.
+    width = 2 * get_terminal_size().columns if is_terminal(sys.stdout) else _BODY_CHARS_MAX
+    body = one_line(facts["body"], width)
     return [str(facts.get("state", "")), str(facts.get("receive_count", "")), facts["message_id"], body]
 
 

@@ -186,7 +186,10 @@ def live_table(
         def show(rows: Sequence[Sequence[str]]) -> None:
             cells = [[visible(cell) for cell in row] for row in rows[: max(1, console.height - 4)]]
             drawn = _drawn(columns, cells, right, console.width)
-            if drawn is None:  # what does not fit is cut off at the right
+            if drawn is None:  # long names are cut, and what still does not fit at the right
+                widths = (max(map(len, column)) + 2 for column in zip(columns, *cells, strict=True))
+                room = max(_LAST_FOLDED, console.width - sum(list(widths)[1:]))
+                cells = [[one_line(row[0], room), *row[1:]] for row in cells]
                 drawn = Text("\n".join(_aligned(columns, cells, right)), no_wrap=True, overflow="ellipsis")
             live.update(drawn, refresh=True)
 
