@@ -20,7 +20,7 @@ def main() -> None:
 
 
 def _open_standard_streams() -> None:
-    """See that stdin, stdout and stderr are open, also for whoever was started without them: the first socket or file that is
+    """See that stdin, stdout and stderr are open, also if the process was started without them: the first socket or file that is
     opened would take the place of one, and be written to."""
     for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:

@@ -96,7 +96,7 @@ def _import_failed(name: str, error: BaseException) -> ArgumentWrong:
         place = f"{error.filename}:{error.lineno}"
     else:
         frames = traceback.extract_tb(error.__traceback__)
-        # Of a setting that Veil refuses, the line that gave it: ours says nothing to whoever wrote it.
+        # Of a setting that Veil refuses, the line that gave it: ours says nothing to the author.
         files = [(frame, Path(frame.filename)) for frame in frames]
         theirs = [frame for frame, file in files if file.is_file() and not file.is_relative_to(_OURS)]
         last = (theirs or frames)[-1]
@@ -271,7 +271,9 @@ _log = logging.getLogger(__name__)
 _LOOK_S: Final = 0.2
 _BACKOFF_FIRST_S: Final = 0.5
 _BACKOFF_MAX_S: Final = 30.0
-_STEADY_S: Final = 60.0  # a worker that lived so long has not crashed at the start: its restarts begin anew
+_STEADY_S: Final = (
+    60.0  # a worker that lived so long has not crashed at the start: its restarts are counted from one again
+)
 _RELOAD_PATIENCE_S: Final = 5.0
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 

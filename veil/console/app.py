@@ -52,7 +52,7 @@ def load_pages() -> None:
 
 
 class Console:
-    """The pages of one server. `keys` is the server's own mapping; without any, whoever comes in is admin."""
+    """The pages of one server. `keys` is the server's own mapping; without any, every visitor is an admin."""
 
     def __init__(
         self,

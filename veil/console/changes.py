@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 # ---- aws commands
 #
-# Whatever stands in a value, the command takes it as a text: the aws command reads a value that begins with `file://` or
-# `fileb://` from a file of whoever runs it, fetches one that begins with `http://`, and takes one that begins with `-` for an
-# option. A message's sender would choose what is uploaded. So all values go through `aws_command`, which writes the whole
-# input as one JSON document where any of them could be misread.
+# The command takes every value as text. The aws command itself reads a value that begins with `file://` or `fileb://` from a
+# file, fetches one that begins with `http://`, and takes one that begins with `-` for an option: the sender of a message would
+# choose what is uploaded from the machine of the person who pastes the command. So all values go through `aws_command`, which
+# writes the whole input as one JSON document where any of them could be misread.
 
 # Of the messages in a command: a longer one is of no use to anybody.
 COMMAND_BYTES_MAX: Final = 4_000

@@ -22,7 +22,7 @@ from veil.wire.sigv4 import AccessKey
 
 WINDOW_MS: Final = 5 * 60_000
 ADDRESS_FAILURES_MAX: Final = 10
-# More than for an address: whoever knows a key's id could otherwise keep its owner out with ten requests.
+# More than for an address: somebody who knows a key's id could otherwise keep its owner out with ten requests.
 KEY_FAILURES_MAX: Final = 50
 _REMEMBERED_MAX: Final = 10_000
 
@@ -126,7 +126,7 @@ class Sessions:
         return cookie
 
     def account_of(self, key_id: str) -> str:
-        """The account of that key, whoever asks; the server's own where there is no such key."""
+        """The account of that key; the server's own if there is no such key."""
         key = self._keys.get(key_id)
         return (key.account if key is not None else "") or self._account
 

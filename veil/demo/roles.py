@@ -100,7 +100,7 @@ def produce(queue: str, per_second: float, seconds: float, poison_every: int) ->
 
 _queue = queue_named("videos")
 
-# Windows as short as the queue's timeout: whoever is killed is missed within three seconds, however long a video takes.
+# Windows as short as the queue's timeout: a worker that is killed is missed within three seconds, however long a video takes.
 videos = Consumer(
     _queue.name,
     concurrency=60,

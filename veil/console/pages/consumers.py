@@ -52,7 +52,7 @@ async def consumers(visit: Visit) -> Mapping[str, Any]:
     own = [
         each
         for each in visit.console.activity.attempts.consumers()
-        # Whoever only sends or looks is no consumer; whoever held messages when the server was stopped is one.
+        # A client that only sends or peeks is no consumer; one that held messages when the server was stopped is.
         if each.caller.account == visit.identity.account
         and (each.polls or each.renewals or each.outcomes or each.in_progress or each.waiting)
     ]

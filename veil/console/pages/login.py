@@ -68,7 +68,7 @@ def own_place(text: str) -> str:
 
 
 async def _record(visit: Visit, identity: Identity | None, action: str) -> None:
-    """Write into the audit log who comes or goes; where that fails, whoever may look still may."""
+    """Write into the audit log who comes or goes; if that fails, they may look all the same."""
     if identity is None:
         return
     try:
@@ -79,7 +79,7 @@ async def _record(visit: Visit, identity: Identity | None, action: str) -> None:
 
 
 def _check_transport(visit: Visit) -> None:
-    # The form is not even shown: whoever fills it in has sent the secret by the time that it is refused.
+    # The form is not even shown: a person who fills it in has sent the secret by the time that it is refused.
     refusal = visit.console.login_refusal(visit.request)
     if refusal is not None:
         raise Forbidden(refusal)

@@ -182,7 +182,7 @@ async def message_page(visit: Visit) -> Response:
 
 @live("/queues/{region}/{name}/messages/{seq}/live")
 async def message_live(visit: Visit) -> Mapping[str, str]:
-    """Where it is now; the timeline is drawn anew when something has happened."""
+    """Where it is now; the timeline is drawn again when something has happened."""
     key, seq = _named(visit)
     kept: dict[tuple[QueueKey, int], _Drawn] = visit.console.drawn_lives
     known = kept.get((key, seq))

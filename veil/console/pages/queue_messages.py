@@ -89,7 +89,7 @@ _LEASE_BYTES_MAX: Final = 4 << 20
 
 
 class LeaseOver(VeilError):
-    """The lease that was looked at has ended: deleted, released, lapsed, or received anew."""
+    """The lease that was looked at has ended: deleted, released, lapsed, or received again."""
 
 
 class LeaseName(NamedTuple):

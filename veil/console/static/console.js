@@ -93,7 +93,7 @@
     return element.contains(document.activeElement) && document.activeElement.matches("input:not([type=checkbox]), textarea, select")
       || (selection && !selection.isCollapsed && element.contains(selection.anchorNode));
   };
-  // What the reader opened or ticked stays so when the row around it is drawn anew; a box that now means something else does not.
+  // What the reader opened or ticked stays so when the row around it is drawn again; a box that now means something else does not.
   const keep = (old, fresh) => {
     for (const [kind, state] of [["details", "open"], ["input[type=checkbox]", "checked"]]) {
       const now = fresh.querySelectorAll(kind);
