@@ -29,6 +29,7 @@ from veil.core.autopilot import decode_state
 from veil.journal.storage import Storage
 from veil.pipeline.autopilot.loop import LOCK, JournalHealth
 from veil.pipeline.lifecycles.lock import TablesBusy, only_run
+from veil.pipeline.lifecycles.store import TablesRefused
 from veil.testing import VeilServer
 
 PLACES = ("--journal", "journal", "--tables", "tables", "--audit", "audit.jsonl", "--region", REGION)
@@ -201,6 +202,17 @@ def test_it_ends_when_the_spark_that_it_keeps_is_gone():
     # As the library between Python and Java says it. Whoever stays can only say it again, for ever.
     with pytest.raises(ConnectionRefusedError):
         _turn(cast("Any", OfADeadSpark()), 0.001, once=False)
+
+
+def test_it_goes_on_when_other_runs_have_replaced_the_files_that_it_was_reading():
+    turns = iter([TablesRefused("a file is gone"), KeyboardInterrupt()])
+
+    class OfChangingTables:
+        def look_at_all(self) -> None:
+            raise next(turns)
+
+    with pytest.raises(KeyboardInterrupt):
+        _turn(cast("Any", OfChangingTables()), 0.001, once=False)
 
 
 def test_a_second_one_on_the_same_tables_is_refused(world: World, autopilot: Autopilot):

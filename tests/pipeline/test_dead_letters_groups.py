@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from errno import EROFS
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.pipeline.dead_letters_kit import NOON, a_letter, frame
-from veil.journal.storage import Storage
+from veil.journal.storage import LocalStorage, Storage
 from veil.pipeline.dead_letters.analysis import FILE, dead_letters, grouped, read_groups, write_groups
+from veil.pipeline.dead_letters.queue import peeked
+from veil.pipeline.queues import QueueAddress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -170,3 +175,19 @@ def test_an_analysis_replaces_the_table_and_leaves_nothing_beside_it(
 
     assert read_groups(tables_place) == []
     assert [entry.name for entry in tables_place.entries()] == [FILE]
+
+
+def test_tables_that_cannot_be_written_to_are_named_before_spark_does_anything(
+    tables_place: Storage, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: object) -> None:
+        raise OSError(EROFS, "Read-only file system", tables_place.uri)
+
+    monkeypatch.setattr(LocalStorage, "writing", refuse)
+    nobody: Any = object()
+
+    with (
+        pytest.raises(OSError, match="Read-only file system"),
+        peeked(nobody, QueueAddress("dead"), [], tables_place),
+    ):
+        pass

@@ -17,6 +17,7 @@ from tests.pipeline.queues_kit import Queues
 from veil.cli.main import run
 from veil.cli.pipeline.route import show_prepared
 from veil.journal.storage import Storage
+from veil.pipeline.lifecycles.lock import only_run
 from veil.pipeline.queues import QueueAddress, QueueClient
 from veil.pipeline.routing.router import RouterState, prepare_targets
 from veil.pipeline.routing.rules import read_rule_file
@@ -306,6 +307,23 @@ def test_the_intake_is_no_target_and_a_state_belongs_to_one_intake(
     state.keep()
     assert run(["pipeline", "route", "--from", "other", *words]) == 1
     assert "it belongs to the intake" in capsys.readouterr().err
+
+
+def test_no_queue_is_made_for_a_router_that_cannot_begin(
+    queues: Queues, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    rules = tmp_path / "rules.toml"
+    rules.write_text('default = "made"\n[queues]\nmade = "30s"\n')
+    queues.create("intake")
+    state = tmp_path / "state"
+    command = ["pipeline", "route", "--from", "intake", "--rules", str(rules), "--once", "--create-queues"]
+    with only_run(Storage.at(state)):
+        assert run([*command, "--state", str(state)]) == 1
+    assert "another run is writing" in capsys.readouterr().err
+    state.with_name("file").touch()
+    assert run([*command, "--state", str(tmp_path / "file")]) == 1
+
+    assert [url.rpartition("/")[2] for url in queues.sqs.list_queues()["QueueUrls"]] == ["intake"]
 
 
 def test_queues_that_are_made_do_not_send_their_dead_letters_to_the_intake(queues: Queues, tmp_path: Path):

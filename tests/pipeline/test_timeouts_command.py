@@ -83,7 +83,7 @@ def test_a_target_a_policy_and_a_queue_can_be_chosen(tables: Path, capsys: pytes
         ("--target", "lots", "'lots': expected a share from 0.0001% to 50%"),
         ("--target", "0", "'0': expected a share"),
         ("--since", "yesterday", "'yesterday': expected a date such as 2026-01-31"),
-        ("--policy", "magic", "magic"),
+        ("--policy", "magic", "'--policy': 'magic': expected one of none, buffered, heartbeat, adaptive"),
     ],
 )
 def test_bad_options_are_told_in_one_line(

@@ -58,6 +58,7 @@ from veil.core.autopilot import (
     decode_state,
     read_policy,
 )
+from veil.core.errors import VeilError
 
 if TYPE_CHECKING:
     from veil.client.blocking import BlockingClient
@@ -326,7 +327,7 @@ def _turn(pilot: Autopilot, every_s: float, *, once: bool) -> None:
                 echo_err(_NONE_ALLOWED)
         except ConnectionError:  # to Spark's process, which is gone: only another autopilot can start one
             raise
-        except (CommandFailed, ApiError, OSError) as failure:
+        except (CommandFailed, ApiError, OSError, VeilError) as failure:
             if once:
                 raise
             problem = in_words(failure)

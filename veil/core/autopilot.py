@@ -26,7 +26,7 @@ from typing import Final
 import msgspec
 
 from veil import words
-from veil.core.findings import CLEAR, FAR_TOO_MANY, NO_RENEWAL, NOT_ENOUGH, Finding, WithPolicy
+from veil.core.findings import CLEAR, FAR_TOO_MANY, NO_RENEWAL, NOT_ENOUGH, RENEWALS, Finding, WithPolicy
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.text import length_s
 
@@ -78,7 +78,6 @@ _EXPECTED: Final = (
     "off, advise or apply, then any of least=LENGTH greatest=LENGTH step=FACTOR every=LENGTH rest=LENGTH target=SHARE "
     "renewal=POLICY"
 )
-_RENEWALS: Final = (NO_RENEWAL, "buffered", "heartbeat", "adaptive")
 
 
 def read_policy(text: str) -> AutopilotPolicy:
@@ -100,7 +99,7 @@ def read_policy(text: str) -> AutopilotPolicy:
             if not low <= number <= high:
                 raise PolicyUnreadable(f"{pair!r}: expected a number from {low:g} to {high:g}")
             given[name] = number
-        elif name == "renewal" and value in _RENEWALS:
+        elif name == "renewal" and value in RENEWALS:
             given[name] = value
         else:
             raise PolicyUnreadable(f"{pair!r}: expected {_EXPECTED}")

@@ -16,6 +16,7 @@ from veil.core.queue import QueueKey
 VERSION: Final = 1
 FILE: Final = "timeouts.json"  # beside the tables
 NO_RENEWAL: Final = "none"
+RENEWALS: Final = (NO_RENEWAL, "buffered", "heartbeat", "adaptive")  # how consumers may renew
 CLEAR: Final = "clear"  # the upper end of the confidence interval is within the target too
 # The estimate is, its upper end is not, or it rests on an assumption that `missing` names.
 LIKELY: Final = "likely"

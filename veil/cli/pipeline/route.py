@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -112,7 +113,7 @@ class RouteCounts:
         if self._as_json:
             echo_json({"batches": self._batches, "total": dict(self._total), "refused": dict(self._refused)})
             return
-        if rows := [[queue, f"{count:,}"] for queue, count in self._total.items()]:
+        if rows := [[queue, f"{count:,}"] for queue, count in self._total.items() if count]:
             output.show_table(["queue", "messages"], rows, right=["messages"])
         if self._refused:
             refused = _not_taken(self._refused).removeprefix("; ")
@@ -237,10 +238,12 @@ def route(
         show_table(table, as_json=as_json)
         if dry_run:
             return
-        # All that can be wrong with the queues is found before Spark is started.
-        show_prepared(prepare_targets(client, table, create=create_queues))
-        with only_run(state_place), spark_session(spark, "pipeline route", quiet=as_json) as session:
+        if not create_queues:  # where one is missing, nothing is left behind
+            prepare_targets(client, table, create=False)
+        with only_run(state_place), ExitStack() as stack:
             router_state.keep()
+            show_prepared(prepare_targets(client, table, create=create_queues))
+            session = stack.enter_context(spark_session(spark, "pipeline route", quiet=as_json))
             counts = RouteCounts(as_json)
             router = Router(
                 session, place, router_state, current, counts.add, error_path, max_messages, parts

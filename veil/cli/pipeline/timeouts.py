@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,6 +21,7 @@ from veil.cli.pipeline.options import with_tables
 from veil.cli.timeouts import read_findings, show_findings
 from veil.consumer.renewal import Adaptive, Buffered, Heartbeat
 from veil.consumer.renewal.policies import LIFETIME_S, RenewalPolicy, Window
+from veil.core.findings import NO_RENEWAL, RENEWALS
 from veil.words import parsed
 
 if TYPE_CHECKING:
@@ -80,13 +80,11 @@ def played(name: str, timeout_s: int) -> Iterator[ScheduledRenewal]:
 SCHEDULES: Final[Mapping[str, Schedule]] = {name: partial(played, name) for name in POLICIES}
 
 
-class RenewalChoice(StrEnum):
-    """How consumers renew, as the recommendation assumes."""
-
-    NONE = "none"
-    BUFFERED = "buffered"
-    HEARTBEAT = "heartbeat"
-    ADAPTIVE = "adaptive"
+def read_renewal(text: str) -> str:
+    """The name of a renewal policy, or `none`."""
+    if text not in RENEWALS:
+        raise typer.BadParameter(f"{text!r}: expected one of {', '.join(RENEWALS)}")
+    return text
 
 
 def read_share(low: float, high: float, examples: str) -> Callable[[str | float], float]:
@@ -128,8 +126,11 @@ def timeouts(
     since: date | None = option(
         "--since DATE", "Only count messages sent on this day (UTC) or later.", read_date
     ),
-    policy: RenewalChoice = option(
-        "--policy", "How the consumers renew their leases.", default=RenewalChoice.NONE
+    policy: str = option(
+        "--policy NAME",
+        f"How the consumers renew their leases: {', '.join(RENEWALS)}.",
+        read_renewal,
+        default=NO_RENEWAL,
     ),
     queue: list[str] | None = option("--queue NAME", "Only this queue. Can be repeated."),
     as_json: AsJson = False,
@@ -147,7 +148,7 @@ def timeouts(
         target=target,
         since=since,
         policies=SCHEDULES,
-        policy=policy.value,
+        policy=policy,
         queues=queue or (),
         save=not queue,
     )

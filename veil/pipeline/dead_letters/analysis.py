@@ -285,7 +285,7 @@ class DeadLetterGroup(msgspec.Struct, frozen=True):
 def write_groups(groups: DataFrame, tables: Storage) -> None:
     """Put the groups in the table's place: whoever reads it finds the last analysis or this one, never a part of either."""
     with scratch_folder(tables) as folder:
-        groups.coalesce(1).write.parquet(tables.spark_path(folder))
+        groups.coalesce(1).write.mode("append").parquet(tables.spark_path(folder))
         (written,) = parquet_in(tables, folder)
         with tables.open_input(written) as source, tables.writing(FILE) as target:
             shutil.copyfileobj(source, target, 1 << 20)

@@ -143,6 +143,9 @@ def scratch_folder(tables: Storage) -> Iterator[str]:
         if entry.name.startswith(_SCRATCH) and is_abandoned(entry.name):
             tables.remove_folder(entry.name)
     folder = f"{_SCRATCH}{stamped()}"
+    tables.write(
+        f"{folder}/_begun", b""
+    )  # says why where this cannot be written to; Spark passes over such a name
     try:
         yield folder
     finally:
@@ -181,7 +184,7 @@ def peeked(
         if body_chars_max is not None:
             rows = rows.withColumn("body", F.left("body", F.lit(body_chars_max)))
         with refusing_workers_without_veil():
-            rows.write.parquet(tables.spark_path(folder))
+            rows.write.mode("append").parquet(tables.spark_path(folder))
         yield spark.read.schema(struct_of(PEEKED)).parquet(tables.spark_path(folder))
 
 
