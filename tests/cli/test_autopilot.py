@@ -7,16 +7,15 @@ import json
 import shlex
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from tests.cli.conftest import Ran, Veil
+from tests.http_stub import StubAnswer, StubRequest, http_stub
 from tests.pipeline.autopilot_kit import HOUR_MS, REGION, World, slow
 from tests.tls_kit import Authority
 from tests.waiting import until
@@ -152,23 +151,12 @@ def test_decisions_are_posted_and_nobody_waits_for_whoever_listens(world: World,
     world.pass_time(2, slow)
     posted: list[dict[str, object]] = []
 
-    class Listener(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
+    def listener(asked: StubRequest) -> StubAnswer:
+        posted.append(json.loads(asked.body))
+        return StubAnswer(status=204)
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    listener = HTTPServer(("127.0.0.1", 0), Listener)
-    threading.Thread(target=listener.serve_forever, daemon=True).start()
-    try:
-        url = f"http://127.0.0.1:{listener.server_port}/hook"
-        ran = autopilot(world, "--once", "--json", "--webhook", url, *PLACES)
-    finally:
-        listener.shutdown()
-        listener.server_close()
+    with http_stub(listener) as url:
+        ran = autopilot(world, "--once", "--json", "--webhook", f"{url}/hook", *PLACES)
     assert ran.code == 0, ran.err
     (advice,) = posted
     assert (advice["queue"], advice["kind"], advice["after_s"]) == ("orders", "advise", 120)

@@ -2,67 +2,42 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Veil
+from tests.http_stub import StubAnswer, StubRequest, http_stub
 from tests.waiting import PATIENCE_S
 from veil.client.api import ApiError, Failure
 from veil.client.blocking import BlockingClient, CallFailed, ServiceTarget
 from veil.testing import VeilServer
 
-Play = Callable[[BaseHTTPRequestHandler, int], None]
+BUSY, HUNG_UP = StubAnswer(b"busy", 503), None
 
 
 @contextmanager
-def a_server(play: Play) -> Iterator[tuple[str, list[dict[str, str]]]]:
-    """An HTTP server that does with its n-th request as the play says; gives its URL and the headers it saw."""
+def a_server(answer: Callable[[int], StubAnswer | None]) -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """A server that answers its n-th request so; gives its URL and the headers it saw."""
     seen: list[dict[str, str]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answered(asked: StubRequest) -> StubAnswer | None:
+        seen.append(asked.headers)
+        return answer(len(seen))
 
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            seen.append({name.lower(): value for name, value in self.headers.items()})
-            play(self, len(seen))
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", seen
-        finally:
-            server.shutdown()
-
-
-def answer(handler: BaseHTTPRequestHandler, status: int, body: bytes) -> None:
-    handler.send_response(status)
-    handler.send_header("Content-Length", str(len(body)))
-    handler.end_headers()
-    handler.wfile.write(body)
-
-
-def hang_up(handler: BaseHTTPRequestHandler) -> None:
-    handler.close_connection = True
-    handler.connection.shutdown(socket.SHUT_RDWR)
+    with http_stub(answered) as url:
+        yield url, seen
 
 
 def a_client(endpoint: str) -> BlockingClient:
     return BlockingClient(ServiceTarget(endpoint, "us-east-1"), timeout_s=PATIENCE_S)
 
 
-@pytest.mark.parametrize("failure", [lambda h: answer(h, 503, b"busy"), hang_up], ids=["503", "hang up"])
-def test_a_repeatable_call_is_tried_again_under_the_same_id(failure: Callable[[Any], None]) -> None:
+@pytest.mark.parametrize("failure", [BUSY, HUNG_UP], ids=["503", "hang up"])
+def test_a_repeatable_call_is_tried_again_under_the_same_id(failure: StubAnswer | None) -> None:
     with (
-        a_server(lambda h, n: failure(h) if n < 3 else answer(h, 200, b'{"QueueUrls": []}')) as (url, seen),
+        a_server(lambda n: failure if n < 3 else StubAnswer(b'{"QueueUrls": []}')) as (url, seen),
         a_client(url) as client,
     ):
         assert client.call("ListQueues") == {"QueueUrls": []}
@@ -72,14 +47,14 @@ def test_a_repeatable_call_is_tried_again_under_the_same_id(failure: Callable[[A
 
 def test_a_call_that_goes_on_failing_ends_with_the_last_failure() -> None:
     body = json.dumps({"__type": "com.amazon.coral.service#InternalFailure", "message": "no"}).encode()
-    with a_server(lambda h, n: answer(h, 500, body)) as (url, seen), a_client(url) as client:
+    with a_server(lambda n: StubAnswer(body, 500)) as (url, seen), a_client(url) as client:
         with pytest.raises(CallFailed, match="InternalFailure: no"):
             client.call("ListQueues")
         assert len(seen) == 3
 
 
 def test_a_send_is_never_repeated() -> None:
-    with a_server(lambda h, n: hang_up(h)) as (url, seen), a_client(url) as client:
+    with a_server(lambda n: HUNG_UP) as (url, seen), a_client(url) as client:
         with pytest.raises(ApiError) as raised:
             client.call("SendMessage", {"QueueUrl": "q", "MessageBody": "x"})
         assert raised.value.failure is Failure.UNREACHABLE
@@ -124,12 +99,12 @@ def test_an_endpoint_that_is_no_url_is_a_wrong_argument(command: Veil) -> None:
 
 def test_something_that_is_not_sqs_is_told_without_its_page(command: Veil) -> None:
     page = b"<html>\x1b[31m" + b"x" * 5000
-    with a_server(lambda h, n: answer(h, 200, page)) as (url, _):
+    with a_server(lambda n: StubAnswer(page)) as (url, _):
         ran = command("queue", "ls", "--endpoint", url)
     assert ran.code == 1
     assert "is this an SQS endpoint?" in ran.err
 
-    with a_server(lambda h, n: answer(h, 404, page)) as (url, _):
+    with a_server(lambda n: StubAnswer(page, 404)) as (url, _):
         ran = command("queue", "ls", "--endpoint", url)
     assert ran.code == 1
     assert "\x1b" not in ran.err

@@ -1,16 +1,15 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Callable
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from tests.cli.conftest import Ran, Veil
+from tests.http_stub import StubAnswer, http_stub
 from veil.cli.doctor import CheckResult, check_clock, check_data, check_disk_speed, check_ready
 from veil.cli.options import ServerPage
 from veil.testing import VeilServer
@@ -103,21 +102,8 @@ def test_a_file_where_the_data_directory_should_be(tmp_path: Path) -> None:
 def asked(check: Callable[[str], CheckResult], status: int, text: str) -> CheckResult:
     """What a check comes to at an endpoint that gives this answer."""
 
-    class Told(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Told) as server:
-        answering = threading.Thread(target=server.handle_request)
-        answering.start()
-        finding = check(f"http://127.0.0.1:{server.server_port}")
-        answering.join()
-    return finding
+    with http_stub(lambda asked: StubAnswer(text.encode(), status)) as endpoint:
+        return check(endpoint)
 
 
 @pytest.mark.parametrize(("status", "verdict"), [(200, "ok"), (503, "fail"), (404, "ok")])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import http.server
 import json
 import multiprocessing
 import threading
@@ -19,6 +18,7 @@ import boto3
 import pydantic
 import pytest
 
+from tests.http_stub import StubAnswer, StubRequest, http_stub, passed_on
 from tests.waiting import until_async
 from veil import Consumer, Outgoing, Queue, SendFailed
 from veil.client.api import ApiError, Failure, RetryBackoff
@@ -290,48 +290,21 @@ def test_those_behind_many_wait_no_longer_than_the_first(monkeypatch: pytest.Mon
     assert len(tries) == 2
 
 
-class Forgetful(http.server.BaseHTTPRequestHandler):
-    """Passes requests on to Veil, and breaks the connection instead of passing on the first two answers to sends."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        target = self.headers["x-amz-target"]
-        headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
-        request = urllib.request.Request(self.server.behind + self.path, body, headers)  # type: ignore[attr-defined]
-        with urllib.request.urlopen(request) as answer:
-            said = answer.read()
-        if target.endswith("SendMessageBatch"):
-            self.server.sends += 1  # type: ignore[attr-defined]
-            if self.server.sends <= 2:  # type: ignore[attr-defined]
-                self.close_connection = True
-                self.connection.close()
-                return
-        self.send_response(200)
-        self.send_header("content-length", str(len(said)))
-        self.end_headers()
-        self.wfile.write(said)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def finish(self) -> None:
-        if not self.connection._closed:  # type: ignore[attr-defined]
-            super().finish()
-
-
 def test_an_answer_that_was_lost_does_not_store_the_message_twice(
     server: VeilServer, sqs: Any, url: str
 ) -> None:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Forgetful) as between:
-        between.behind, between.sends = server.endpoint_url, 0  # type: ignore[attr-defined]
-        threading.Thread(target=between.serve_forever, daemon=True).start()
-        endpoint = f"http://127.0.0.1:{between.server_address[1]}"
+    sends = 0
+
+    def forget_twice(asked: StubRequest) -> StubAnswer | None:
+        nonlocal sends
+        answer = passed_on(asked, server.endpoint_url)
+        sends += asked.action == "SendMessageBatch"
+        return None if asked.action == "SendMessageBatch" and sends <= 2 else answer
+
+    with http_stub(forget_twice) as endpoint:
         with Queue(url.rsplit("/", 1)[1], endpoint=endpoint) as queue:
             sent = queue.send("once")
-        between.shutdown()
-        assert between.sends == 3  # type: ignore[attr-defined]
+        assert sends == 3
     assert [message["MessageId"] for message in everything_in(sqs, url)] == [sent]
 
 

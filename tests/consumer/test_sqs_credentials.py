@@ -7,10 +7,8 @@ import json
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import botocore.session
 import pytest
 
 from tests.consumer.sqs_kit import Talk, bad_server, client_of, failure_of, forget_aws, http
+from tests.http_stub import StubAnswer, StubRequest, http_stub
 from veil.client.api import ApiError, Failure
 from veil.client.credentials import DUMMY, Credentials, CredentialsSource
 
@@ -244,24 +243,12 @@ async def test_a_refresh_that_fails_is_no_reason_to_stop(home: Path) -> None:
 def container_endpoint() -> Iterator[str]:
     """What a container agent offers its tasks."""
 
-    class Agent(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            keys = {"AccessKeyId": "TASK", "SecretAccessKey": "s", "Token": "t", "Expiration": in_minutes(60)}
-            body = json.dumps(keys).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def agent(asked: StubRequest) -> StubAnswer:
+        keys = {"AccessKeyId": "TASK", "SecretAccessKey": "s", "Token": "t", "Expiration": in_minutes(60)}
+        return StubAnswer(json.dumps(keys).encode())
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Agent) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/keys"
-        server.shutdown()
-        thread.join()
+    with http_stub(agent) as url:
+        yield f"{url}/keys"
 
 
 async def test_a_container_gets_the_keys_of_its_task(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import threading
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from tests.http_stub import StubAnswer, StubRequest, http_stub, passed_on
 from veil.journal.storage import Storage as Folder
 from veil.pipeline.queues import QueueAddress, QueueClient
 from veil.pipeline.source.columns import schema_of
@@ -213,46 +211,20 @@ class BadWay:
 
     def __init__(self, server: VeilServer, action: str, fate: str, calls: Container[int]) -> None:
         self.region, self.count = server.region, 0
-        outer = self
+        self._server, self._action, self._fate, self._calls = server, action, fate, calls
+        self._stack = ExitStack()
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                outer.count += (meant := self.headers["X-Amz-Target"] == action)
-                is_bad = meant and outer.count in calls
-                if is_bad and fate == REFUSED:
-                    self._answer(503, "application/x-amz-json-1.0", b'{"__type": "ServiceUnavailable"}')
-                    return
-                there = http.client.HTTPConnection(server.endpoint_url.removeprefix("http://"))
-                there.request("POST", self.path, body, dict(self.headers.items()))
-                answer = there.getresponse()
-                data = answer.read()
-                there.close()
-                if is_bad:
-                    self.close_connection = True
-                else:
-                    self._answer(answer.status, answer.headers["Content-Type"], data)
-
-            def _answer(self, status: int, kind: str, data: bytes) -> None:
-                self.send_response(status)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self._listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._listener.daemon_threads = True
-        self.endpoint_url = f"http://127.0.0.1:{self._listener.server_port}"
+    def _answer(self, asked: StubRequest) -> StubAnswer | None:
+        self.count += (meant := asked.action == self._action)
+        is_bad = meant and self.count in self._calls
+        if is_bad and self._fate == REFUSED:
+            return StubAnswer(b'{"__type": "ServiceUnavailable"}', 503)
+        answer = passed_on(asked, self._server.endpoint_url)
+        return None if is_bad else answer
 
     def __enter__(self) -> BadWay:
-        threading.Thread(target=self._listener.serve_forever, daemon=True).start()
+        self.endpoint_url = self._stack.enter_context(http_stub(self._answer))
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._listener.shutdown()
-        self._listener.server_close()
+        self._stack.close()

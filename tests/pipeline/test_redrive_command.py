@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.http_stub import StubAnswer, StubRequest, http_stub
 from tests.pipeline.dead_letters_kit import Queues, bodies_in, fill, orders_and_dead_letters
 from veil.cli.main import run
 from veil.pipeline.dead_letters.queue import stamped
@@ -258,29 +257,14 @@ def test_a_condition_that_spark_cannot_read_is_told(
 def test_a_server_that_is_not_veil_is_refused(
     tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ):
-    class OtherService(BaseHTTPRequestHandler):
+    def other_service(asked: StubRequest) -> StubAnswer:
         """Knows the URL of every queue, and no action of Veil's."""
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            known = self.headers["X-Amz-Target"].startswith("AmazonSQS.")
-            answer = (
-                {"QueueUrl": "http://127.0.0.1/0/dead"} if known else {"__type": "UnknownOperationException"}
-            )
-            body = json.dumps(answer).encode()
-            self.send_response(200 if known else 400)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
+        if asked.headers["x-amz-target"].startswith("AmazonSQS."):
+            return StubAnswer(b'{"QueueUrl": "http://127.0.0.1/0/dead"}')
+        return StubAnswer(b'{"__type": "UnknownOperationException"}', 400)
 
     monkeypatch.chdir(tmp_path)
-    with HTTPServer(("127.0.0.1", 0), OtherService) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        endpoint = f"http://127.0.0.1:{server.server_port}"
+    with http_stub(other_service) as endpoint:
         assert veil(tmp_path, "dead", "--endpoint", endpoint) == 1
-        server.shutdown()
 
     assert f"{endpoint} is not a Veil server" in capsys.readouterr().err

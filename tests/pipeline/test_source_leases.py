@@ -219,7 +219,7 @@ def test_a_finished_batch_that_cannot_be_held_is_deleted_before_anything_is_rece
         end = dead.next_offset(at, 1_000)
         dead.stop()
         end_windows(server, "first", end, place)
-    busy = BadWay(server, "AmazonSQS.ChangeMessageVisibilityBatch", REFUSED, range(1_000_000))
+    busy = BadWay(server, "ChangeMessageVisibilityBatch", REFUSED, range(1_000_000))
     with busy, streams(spark, busy, "first", place) as opened:
         assert opened(end).next_offset(end, 1_000) == end
         assert busy.count > 0
@@ -295,7 +295,7 @@ def test_an_answer_that_got_lost_does_not_end_available_now_before_the_end(
     came: list[str] = []
     # The first is for what was before the first batch.
     with (
-        BadWay(server, "Veil.DeleteHolds", LOST, [2]) as way,
+        BadWay(server, "DeleteHolds", LOST, [2]) as way,
         streams(spark, way, "unanswered", place) as opened,
     ):
         stream = opened(at)

@@ -8,15 +8,14 @@ nothing about the page with a GET, which is why those are here.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import pytest
 
 from tests.browser import NAMES
+from tests.http_stub import StubAnswer, StubRequest, http_stub
 from veil.testing import VeilServer
 
 SITE = NAMES[0]
@@ -51,30 +50,20 @@ for (const [url, form] of urls) {
 KINDS = ("image", "script", "style", "frame", "get", "post", "beacon", "ping", "formpostappl", "formposttext")
 
 
-class _Site(BaseHTTPRequestHandler):
-    pages: dict[str, bytes] = {}  # noqa: RUF012 - by path
-
-    def do_GET(self) -> None:
-        page = self.pages.get(self.path.partition("?")[0], b"<!doctype html>")
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.send_header("Content-Length", str(len(page)))
-        self.end_headers()
-        self.wfile.write(page)
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        pass
+PAGES: Final[dict[str, bytes]] = {}  # of the site, by path
 
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[str]:
     """The address of a site whose owner means no good."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Site) as listening:
-        thread = threading.Thread(target=listening.serve_forever)
-        thread.start()
-        yield f"http://{SITE}:{listening.server_port}"
-        listening.shutdown()
-        thread.join()
+
+    def page(asked: StubRequest) -> StubAnswer:
+        return StubAnswer(
+            PAGES.get(asked.path.partition("?")[0], b"<!doctype html>"), content_type="text/html"
+        )
+
+    with http_stub(page) as url:
+        yield url.replace("127.0.0.1", SITE)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +110,7 @@ def test_no_request_that_a_page_may_send_changes_anything(
     url = client.create_queue(QueueName="victim")["QueueUrl"]
     client.send_message(QueueUrl=url, MessageBody="mine")
     asked = addresses(server, name)
-    _Site.pages["/attack"] = (PAGE % {"policy": policy, "urls": json.dumps(asked)}).encode()
+    PAGES["/attack"] = (PAGE % {"policy": policy, "urls": json.dumps(asked)}).encode()
     context = browser.new_context()
     page = context.new_page()
     missing = {f"{target}{'&' if '?' in target else '?'}by={kind}" for target, _ in asked for kind in KINDS}
@@ -156,7 +145,7 @@ def test_no_request_that_a_page_may_send_changes_anything(
 
 def test_a_link_to_the_console_still_opens_it(server: VeilServer, site: str, browser: Any) -> None:
     port = urlsplit(server.endpoint_url).port
-    _Site.pages["/link"] = f'<!doctype html><a href="http://localhost:{port}/console">queues</a>'.encode()
+    PAGES["/link"] = f'<!doctype html><a href="http://localhost:{port}/console">queues</a>'.encode()
     page = browser.new_page()
     page.goto(f"{site}/link")
     page.click("a")

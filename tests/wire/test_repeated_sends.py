@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import http.client
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
-from urllib.parse import urlsplit
 
 import boto3
 import pytest
 from botocore.config import Config
 
+from tests.http_stub import StubAnswer, StubRequest, http_stub, passed_on
 from tests.wire.kit import Wire, read_json
 from veil.testing import VeilServer
 
@@ -83,44 +80,20 @@ async def test_calls_without_an_id_are_always_new(wire: Wire) -> None:
     assert len(await wire.receive(url, MaxNumberOfMessages=10)) == 2
 
 
-class _Forgetful(BaseHTTPRequestHandler):
-    """A proxy that passes everything on and loses the first answer to each kind of send."""
-
-    target: str
-    lost: set[str]
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        there = urlsplit(self.target)
-        connection = http.client.HTTPConnection(there.hostname or "", there.port)
-        connection.request("POST", self.path, body, dict(self.headers))
-        answer = connection.getresponse()
-        data = answer.read()
-        connection.close()
-        action = self.headers["X-Amz-Target"]
-        if "Send" in action and action not in self.lost:
-            self.lost.add(action)
-            self.connection.close()
-            return
-        self.send_response(answer.status)
-        for name, value in answer.getheaders():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
 @pytest.fixture
 def forgetful_proxy(veil_server: VeilServer) -> Iterator[str]:
-    handler = type("Handler", (_Forgetful,), {"target": veil_server.endpoint_url, "lost": set()})
-    with HTTPServer(("127.0.0.1", 0), handler) as proxy:
-        thread = threading.Thread(target=proxy.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{proxy.server_port}"
-        proxy.shutdown()
-        thread.join()
+    """Passes everything on and loses the first answer to each kind of send."""
+    lost: set[str] = set()
+
+    def forget(asked: StubRequest) -> StubAnswer | None:
+        answer = passed_on(asked, veil_server.endpoint_url)
+        if "Send" not in asked.action or asked.action in lost:
+            return answer
+        lost.add(asked.action)
+        return None
+
+    with http_stub(forget) as url:
+        yield url
 
 
 def test_boto3_retries_through_a_lost_answer_and_the_queue_has_one_message(
