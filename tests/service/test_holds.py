@@ -10,7 +10,7 @@ from tests.service.kit import Desk, open_desk
 from veil.core.errors import AttributeRefused, BodyTooLong, HoldNameRefused
 from veil.core.lease import HoldKey
 from veil.core.message import MessageAttribute, Sent
-from veil.service.moves import Wanted, redrive
+from veil.core.queue import Chosen, ContentChange
 from veil.service.receive import delete_holds, extend_holds, open_stream, receive_hold
 
 KEY = HoldKey("epoch", 0, 0)
@@ -77,13 +77,13 @@ async def test_what_is_changed_must_pass_the_checks_of_a_send_to_where_it_goes(o
     small = await open_desk(orders.service, "small", message_bytes_max=1_024)
     colour = {"colour": MessageAttribute("String", "blue"), "Type": MessageAttribute("String", "order")}
     sent = [await orders.send("x" * 1_020, attributes=colour), await orders.send("y")]
-    [long, short] = [Wanted(each.seq, each.message_id, small.queue.key) for each in sent]
+    [long, short] = [Chosen(each.seq, each.message_id, small.queue.key) for each in sent]
     wrong = {"": MessageAttribute("String", "x")}
-    answers = await redrive(
-        orders.service,
-        orders.queue,
-        [long._replace(body="z" * 1_020), short._replace(attributes=wrong), short._replace(body="mended")],
-    )
+    changes = [ContentChange("z" * 1_020), ContentChange(attributes=wrong), ContentChange("mended")]
+    chosen = [
+        each._replace(change=change) for each, change in zip([long, short, short], changes, strict=True)
+    ]
+    answers = await orders.service.store.redrive(orders.queue, chosen)
 
     assert [type(answer) for answer in answers] == [BodyTooLong, AttributeRefused, Sent]
     [moved] = await small.receive()
@@ -96,8 +96,9 @@ async def test_a_mark_and_new_attributes_count_for_the_type_and_the_rest_stays(o
     sent = await orders.send(
         "a", attributes={"Type": MessageAttribute("String", "order")}, trace_header="Root=1"
     )
-    wanted = Wanted(sent.seq, sent.message_id, other.queue.key)
-    [moved] = await redrive(orders.service, orders.queue, [wanted], mark=True)
+    change = ContentChange(type_attributes=orders.service.rules.type_attributes, is_marked=True)
+    chosen = Chosen(sent.seq, sent.message_id, other.queue.key, change)
+    [moved] = await orders.service.store.redrive(orders.queue, [chosen])
     assert isinstance(moved, Sent)
 
     [message] = await other.receive()

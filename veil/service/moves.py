@@ -1,19 +1,17 @@
-"""Redrive dead letters: by move tasks in the background, all of a queue or what matches a filter; or chosen one by one."""
+"""Redrive dead letters: in the background, by move tasks: all of a queue, or what matches a filter."""
 
 from __future__ import annotations
 
 import binascii
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
-from typing import NamedTuple
 
 from veil.core import errors
 from veil.core.event import NOBODY
-from veil.core.message import Caller, MessageAttribute, Sent
-from veil.core.queue import Chosen, ContentChange, MoveTask, Queue, QueueKey, Scan, parse_arn
+from veil.core.message import Caller
+from veil.core.queue import MoveTask, Queue, Scan, parse_arn
 from veil.core.sequence import first_seq_of
-from veil.service.dead_letters import Letter, LetterFilter, to_chosen, write_filter
+from veil.service.dead_letters import LetterFilter, write_filter
 from veil.service.messages import new_id
 from veil.service.service import Service
 
@@ -106,48 +104,3 @@ async def _queue_of(service: Service, parameter: str, arn: str, account: str) ->
     if queue is None or key.account != account:
         raise errors.ResourceMissing(parameter, arn)
     return queue
-
-
-# ---- redriving chosen messages
-
-
-class Wanted(NamedTuple):
-    """A message to be redriven, and what is to be another on it; None leaves it as it is."""
-
-    seq: int
-    message_id: str
-    destination: QueueKey | None = None  # None: where it was dead-lettered from
-    body: str | None = None
-    attributes: dict[str, MessageAttribute] | None = None
-
-
-async def redrive(
-    service: Service, queue: Queue, wanted: Sequence[Wanted], *, mark: bool = False, caller: Caller = NOBODY
-) -> list[Sent | errors.VeilError]:
-    """Move each, in that order and in one transaction; a refusal stands in its place and holds up no other.
-
-    `mark` writes the old message id on the new message, as the attribute Veil.RedrivenFrom. What is changed must pass
-    the checks of a send to its destination.
-    """
-    types = service.rules.type_attributes
-    chosen = [
-        Chosen(
-            one.seq,
-            one.message_id,
-            one.destination,
-            ContentChange(one.body, one.attributes, types, mark)
-            if mark or one.body is not None or one.attributes is not None
-            else None,
-        )
-        for one in wanted
-    ]
-    return await service.store.redrive(queue, chosen, caller=caller) if chosen else []
-
-
-async def redrive_letter(
-    service: Service, queue: Queue, letter: Letter, destination: QueueKey | None, caller: Caller
-) -> Sent | errors.VeilError:
-    """Redrive the letter, marked with the message id it had, as a filtered task does; or why it stays."""
-    chosen = to_chosen(letter, destination, service.rules.type_attributes)
-    (answer,) = await service.store.redrive(queue, [chosen], caller=caller)
-    return answer

@@ -28,13 +28,14 @@ from veil.core.lease import State
 from veil.core.limits import MOVE_RATE_MAX
 from veil.core.message import REDRIVEN_FROM, MessageAttribute, StoredMessage
 from veil.core.message_rules import Draft
-from veil.core.queue import Queue, QueueKey, parse_arn
+from veil.core.queue import Chosen, ContentChange, Queue, QueueKey, parse_arn
 from veil.core.text import seq_number
 from veil.service import moves
 from veil.service.dead_letters import (
     Letter,
     has_room_for_mark,
     read_letter,
+    to_chosen,
     with_room_for_mark,
 )
 from veil.service.service import peek_one
@@ -95,10 +96,9 @@ def _ticked_redrive(
             if found is None or found.message_id != message_id:
                 answers.append(NothingDone(f"message {message_id} is no longer in the queue"))
             else:
-                letter = read_letter(queue, found)
-                answers.append(
-                    await moves.redrive_letter(visit.service, queue, letter, destination, visit.caller)
-                )
+                types = visit.service.rules.type_attributes
+                letter = to_chosen(read_letter(queue, found), destination, types)
+                answers += await visit.service.store.redrive(queue, [letter], caller=visit.caller)
             await visit.time_slice.yield_if_spent()
         moved = sum(not isinstance(answer, VeilError) for answer in answers)
         home = _HOME if moved == 1 else _HOMES
@@ -288,8 +288,9 @@ async def edit(visit: Visit) -> Change:
 
     async def make() -> ChangeResult:
         marked = has_room_for_mark(message) and len(attributes) < 10
-        wanted = moves.Wanted(message.seq, message.message_id, target.key, body, attributes)
-        (answer,) = await moves.redrive(visit.service, queue, [wanted], mark=marked, caller=visit.caller)
+        change = ContentChange(body, attributes, visit.service.rules.type_attributes, marked)
+        chosen = Chosen(message.seq, message.message_id, target.key, change)
+        (answer,) = await visit.service.store.redrive(queue, [chosen], caller=visit.caller)
         if isinstance(answer, VeilError):
             raise answer
         place = queue_link(target.key, "messages", str(answer.seq))

@@ -10,14 +10,14 @@ from veil.core.attempt import NO_OUTCOME
 from veil.core.errors import AccessDenied, VeilError
 from veil.core.lease import HOLD_MAX, HoldKey, HoldTally, State
 from veil.core.message import Sent, StoredMessage
-from veil.core.queue import Queue, QueueKey
+from veil.core.queue import Chosen, ContentChange, Queue, QueueKey
 from veil.core.sequence import SEQ_MAX
 from veil.core.text import whole_number
 from veil.service import receive as receiving
 from veil.service.dead_letters import LetterFilter
 from veil.service.history import QueueDepth, queue_depths
 from veil.service.messages import search
-from veil.service.moves import Wanted, redrive, start_move, task_handle
+from veil.service.moves import start_move, task_handle
 from veil.service.queues import set_paused
 from veil.service.time_slices import TimeSlice
 from veil.wire import shapes
@@ -350,25 +350,28 @@ async def redrive_messages(call: Call, given: shapes.RedriveMessagesInput) -> sh
     queue = await own_queue(call, given.QueueUrl)
     entries = checked_entries(given.Entries, REDRIVE_MAX)
 
-    async def do(wanted: list[Wanted]) -> list[Sent | VeilError]:
-        return await redrive(call.service, queue, wanted, mark=given.MarkRedriven, caller=call.caller)
+    async def do(chosen: list[Chosen]) -> list[Sent | VeilError]:
+        return await call.service.store.redrive(queue, chosen, caller=call.caller) if chosen else []
 
-    def show(entry: shapes.RedriveEntry, wanted: Wanted, moved: Sent) -> shapes.RedrivenEntry:
+    def show(entry: shapes.RedriveEntry, chosen: Chosen, moved: Sent) -> shapes.RedrivenEntry:
         return shapes.RedrivenEntry(entry.Id, moved.message_id, str(moved.seq))
 
-    answered = await in_batch(call, entries, lambda entry: _wanted(call, entry), do, show)
+    answered = await in_batch(
+        call, entries, lambda entry: _chosen(call, entry, is_marked=given.MarkRedriven), do, show
+    )
     return shapes.RedriveMessagesOutput(*answered)
 
 
-def _wanted(call: Call, entry: shapes.RedriveEntry) -> Wanted:
+def _chosen(call: Call, entry: shapes.RedriveEntry, *, is_marked: bool) -> Chosen:
     message_id = required("MessageId", entry.MessageId)
-    return Wanted(
-        _order_key("SequenceNumber", required("SequenceNumber", entry.SequenceNumber)),
-        message_id,
-        _destination(call, entry.DestinationQueueUrl) if entry.DestinationQueueUrl else None,
-        entry.MessageBody,
-        None if entry.MessageAttributes is None else read_attributes(entry.MessageAttributes),
-    )
+    seq = _order_key("SequenceNumber", required("SequenceNumber", entry.SequenceNumber))
+    destination = _destination(call, entry.DestinationQueueUrl) if entry.DestinationQueueUrl else None
+    attributes = None if entry.MessageAttributes is None else read_attributes(entry.MessageAttributes)
+    change = None
+    if is_marked or entry.MessageBody is not None or attributes is not None:
+        types = call.service.rules.type_attributes
+        change = ContentChange(entry.MessageBody, attributes, types, is_marked)
+    return Chosen(seq, message_id, destination, change)
 
 
 def _destination(call: Call, url: str) -> QueueKey:
