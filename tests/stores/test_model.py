@@ -39,6 +39,7 @@ def test_a_store_agrees_with_the_reference_at_every_step(name, seed, tmp_path):
 
 def test_a_store_agrees_with_the_reference_where_few_leases_are_kept_out_of_their_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(lease_log, "LEASES_MAX", 6)
+    monkeypatch.setattr(lease_log, "HELD_MAX", 12)
     monkeypatch.setattr(lease_log, "LOG_BYTES_MAX", 200)
     run_model("sqlite", 7, 1_000, directory=tmp_path)
 

@@ -58,10 +58,8 @@ def check_room(request: Request, size_bytes: int) -> None:
 
 def answer_bytes(messages: Sequence[StoredMessage], each_bytes: int = MESSAGE_BYTES) -> int:
     """About how large an answer with these messages is, or would be for the same work."""
-    size = each_bytes * len(messages)
-    for message in messages:
-        size += message.held_bytes if message.attributes else message.body_bytes
-    return size
+    own_bytes = [message.held_bytes if message.attributes else message.body_bytes for message in messages]
+    return each_bytes * len(messages) + sum(own_bytes)
 
 
 def encode_in_pieces(value: Any, depth: int = 4) -> bytes:

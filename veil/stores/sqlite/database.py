@@ -31,7 +31,7 @@ from veil.core.sequence import SequenceSource, expires_at_ms, first_seq_of, inst
 from veil.stores.outbox import OutboxBound
 from veil.stores.sql import NamedQueries, decode_settings, decode_tags
 from veil.stores.sqlite.data_directory import WITHIN_BYTES_MIN, Reserve
-from veil.stores.sqlite.lease_log import NEVER, CachedLease, LeaseLog, QueueLeases, folded, spans_of
+from veil.stores.sqlite.lease_log import NEVER, LeaseLog, QueueLeases, folded, spans_of
 from veil.stores.store import QueuesByKey, StoreEvents
 
 Q: Final = NamedQueries("veil.stores.sqlite", "queries.sql")
@@ -189,8 +189,9 @@ class Database:
             for facts in self.execute_for(Q.received_facts, (), [*logged]):
                 seq, message_id, delivery, *rest = facts
                 lease = logged[seq]
-                by_seq[seq] = CachedLease((seq, message_id, delivery, lease.deadline_ms, *rest), lease)
-            state.leases.taken_seq = max(logged)
+                by_seq[seq] = ((seq, message_id, delivery, lease.deadline_ms, *rest), lease)
+            # Not the last of the log's: where that is deleted, a message before it may have come back since.
+            state.leases.taken_seq = max(by_seq, default=0)
             log.leases += len(by_seq)
 
     def keep(self, state: CachedQueue) -> None:
@@ -254,7 +255,7 @@ class Database:
         chosen = [*leases.by_seq] if seqs is None else sorted(leases.by_seq.keys() & seqs)
         if chosen:
             retention_ms = state.queue.settings.retention_s * SECOND_MS
-            for lease, alike in groupby(chosen, lambda seq: leases.by_seq[seq].lease):
+            for lease, alike in groupby(chosen, lambda seq: leases.by_seq[seq][1]):
                 self.change_all(Q.open_leases, (*lease, retention_ms), [*alike])
             self.lease_log.written(state.queue.id, leases, chosen)
         if not leases.by_seq:
@@ -289,8 +290,9 @@ class Database:
             if wake_at_ms is not None:
                 self.hidden_until(state, wake_at_ms)
             elif before != _VISIBLE:
-                if seq <= state.leases.taken_seq:
-                    self.write_back(state)  # or a receive would read on behind it
+                if seq <= state.leases.taken_seq:  # a receive would read on behind it
+                    self.write_back(state, state.leases.behind(seq))
+                    state.leases.taken_seq = seq - 1
                 state.became_available += count
                 # A new message expires after all the others, so it only counts where there are none.
                 if before is not None or state.next_expiry_ms == NEVER:
@@ -467,8 +469,11 @@ class Database:
                 self.bound.give_up(len(journal.events), mark.engine_ms)
                 journal.forget()
         if self.lease_log.is_long:
-            self.write_back_all()
-        elif logged := self.lease_log.take_packed():
+            self.execute(Q.clear_lease_log)
+            logged = self.lease_log.pack_all((state.queue.id, state.leases) for state in self.states.values())
+        else:
+            logged = self.lease_log.take_packed()
+        if logged:
             self.execute(Q.add_to_lease_log, (logged,))
         self._marked_seq = self.sequence.last
         self.execute(Q.write_mark, (*mark, self._marked_seq, self.outbox_last, self.outbox_bytes))

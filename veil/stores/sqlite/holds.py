@@ -88,7 +88,7 @@ def delete_holds(
 
     def delete(key: HoldKey, lost: int, members: list[Member]) -> HoldTally:
         # Most hold what they were received with, and go in one statement; the rest is read and decided.
-        seqs, deliveries = [seq for seq, _ in members], [delivery for _, delivery in members]
+        seqs, deliveries = zip(*members, strict=True) if members else ((), ())
         left = [members[place] for place in delete_held(db, state, seqs, deliveries, now_ms, caller)]
         messages = held_messages(db, state, [member.seq for member in left], now_ms) if left else {}
         effects = []

@@ -4,11 +4,12 @@ To write a lease into its message's row takes the message out of one index and p
 mostly follows soon takes it out again. So a receive from a plain queue leaves the rows as they are. Its leases are kept in
 memory (`QueueLeases`) and noted in the log, one row of the table `lease_log` for all that a transaction did; a renewal changes
 them there; a delete finds them there and removes the row; a look puts them into what it has read. Whatever needs rows as they
-ought to be has the leases of its messages, or of all the queue's (a lapse, a release), written into them first
+ought to be has the leases of its messages, or of all the queue's (a lapse, a purge), written into them first
 (`Database.write_back`).
 
 What always holds: of a queue's rows that are visible by their columns, those up to `taken_seq` have a lease here, and no
-others do. So the next receive reads on behind it. Leases are held in the order of their keys, which is that of their receives.
+others do. So the next receive reads on behind it; a message that becomes visible before it moves it back, and the leases behind
+that message are written. Leases are held in the order of their keys, which is that of their receives.
 
 After a crash the log is folded into the rows when the database is opened; after a rollback it is read into memory again.
 """
@@ -16,7 +17,8 @@ After a crash the log is folded into the rows when the database is opened; after
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise, repeat, takewhile
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 import msgspec
@@ -28,10 +30,12 @@ from veil.core.sequence import expires_at_ms
 
 _IN_FLIGHT: Final = int(State.IN_FLIGHT)
 NEVER: Final = 1 << 62
-# Of all queues together. A lease takes some 400 bytes, and 2 µs to write into its row: what needs all of them waits 50 ms at
-# most. Beyond it, receives write their leases into the rows.
+# Of all queues together; beyond it, receives write their leases into the rows. A lease takes some 400 bytes, and 2 µs to write
+# into its row: the release of the oldest, which needs all others of its queue there, takes 50 ms at most. Nobody can release a
+# message of a hold, so for holds there is room for a batch that a stream deletes and the next one, which it receives meanwhile.
 LEASES_MAX: Final = 20_000
-# A longer log is begun anew, with the leases that are left written into their rows.
+HELD_MAX: Final = 60_000
+# A log that has become longer by so much is begun anew, with the leases that are left.
 LOG_BYTES_MAX: Final = 1 << 20
 
 Spans = list[int]  # the first and the last order key of each run
@@ -57,7 +61,6 @@ class _Written(msgspec.Struct, array_like=True, tag=2):
 
 
 _Entry = _Opened | _Extended | _Written
-_new = tuple.__new__  # a NamedTuple's own constructor is written in Python, and takes three times as long
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[_Entry]).decode
 
@@ -70,11 +73,9 @@ class LoggedLease(NamedTuple):
     wall_ms: int
 
 
-class CachedLease(NamedTuple):
-    """The same in memory, with what a delete or a renewal tells the journal."""
-
-    facts: LeaseFacts
-    lease: LoggedLease  # one object for all of a receive
+# The same in memory: what a delete or a renewal tells the journal, and the lease, which is one object for all of a receive. A
+# plain tuple: one with names takes three times as long to make.
+CachedLease = tuple[LeaseFacts, LoggedLease]
 
 
 class QueueLeases:
@@ -102,8 +103,8 @@ class QueueLeases:
         by_seq = self.by_seq
         for place, seq in enumerate(seqs):
             cached = by_seq.get(seq)
-            if cached is not None and cached.facts[2] == holders[place] and seq >= alive_from:
-                deadline_ms, received_at_ms, _ = cached.lease
+            if cached is not None and cached[0][2] == holders[place] and seq >= alive_from:
+                deadline_ms, received_at_ms, _ = cached[1]
                 if now_ms < deadline_ms <= deadline_max_ms and received_at_ms >= received_from_ms:
                     found.append(cached)
                     continue
@@ -113,23 +114,23 @@ class QueueLeases:
     def put_into(self, message: StoredMessage) -> StoredMessage:
         """The message, read from its row, as it stands: with the lease that it has here, if it has one."""
         if (cached := self.by_seq.get(message.seq)) is not None:
-            deadline_ms, received_at_ms, wall_ms = cached.lease
-            delivery, count, first_ms = (
-                message.delivery + 1,
-                message.receive_count + 1,
-                message.first_received_wall_ms,
-            )
+            (_, _, delivery, _, count, *_), (deadline_ms, received_at_ms, wall_ms) = cached
+            first_ms = message.first_received_wall_ms
             first_ms = wall_ms if first_ms is None else first_ms
             lease = LeaseState(_IN_FLIGHT, deadline_ms, received_at_ms, delivery, delivery, count, first_ms)
             message.set_lease(lease)
         return message
+
+    def behind(self, seq: int) -> list[int]:
+        """The keys above that one whose leases are here."""
+        return [*takewhile(seq.__lt__, reversed(self.by_seq))][::-1]
 
     def first_wake_ms(self, retention_s: int) -> int:
         """No later than the first of them, of which there must be one, lapses or its message passes its retention."""
         first_seq = next(iter(self.by_seq))
         return min(
             expires_at_ms(first_seq, retention_s),
-            *[lease.lease.deadline_ms for lease in self.by_seq.values()],
+            *[lease.deadline_ms for _, lease in self.by_seq.values()],
         )
 
 
@@ -140,21 +141,33 @@ class LeaseLog:
         self.noted = 0  # entries ever: tells whether an operation made one
         self.bytes = 0  # in the table
         self.leases = 0  # in memory, of all queues
+        self._begun_bytes = 0  # in the table when it last began anew
         self._entries: list[_Entry] = []  # of the open transaction
 
     def clear(self) -> None:
         """Know of nothing, as before the log is read."""
-        self.bytes = self.leases = 0
+        self.bytes = self.leases = self._begun_bytes = 0
         self._entries.clear()
 
-    def has_room(self, count: int) -> bool:
+    def has_room(self, count: int, *, hold: bool) -> bool:
         """Whether so many more leases may be kept in memory."""
-        return self.leases + count <= LEASES_MAX
+        return self.leases + count <= (HELD_MAX if hold else LEASES_MAX)
 
     @property
     def is_long(self) -> bool:
         """Whether the log wants to be begun anew."""
-        return self.bytes > LOG_BYTES_MAX
+        return self.bytes > LOG_BYTES_MAX + self._begun_bytes
+
+    def pack_all(self, queues: Iterable[tuple[int, QueueLeases]]) -> bytes | None:
+        """The only row of a log that begins anew: all leases in memory as they are now."""
+        self._entries.clear()
+        for queue_id, leases in queues:
+            for lease, alike in groupby(leases.by_seq.values(), itemgetter(1)):
+                self._note(_Opened(queue_id, spans_of([facts[0] for facts, _ in alike]), *lease))
+        self.bytes = 0
+        packed = self.take_packed()
+        self._begun_bytes = self.bytes
+        return packed
 
     def open(
         self,
@@ -167,10 +180,9 @@ class LeaseLog:
     ) -> None:
         """A receive took the queue's next messages."""
         lease = LoggedLease(deadline_ms, now_ms, wall_ms)
-        by_seq = leases.by_seq
-        for facts in opened:
-            by_seq[facts[0]] = _new(CachedLease, (facts, lease))
-        spans = spans_of([facts[0] for facts in opened])
+        seqs = [facts[0] for facts in opened]
+        leases.by_seq.update(zip(seqs, zip(opened, repeat(lease)), strict=True))
+        spans = spans_of(seqs)
         leases.taken_seq = spans[-1]
         self.leases += len(opened)
         self._note(_Opened(queue_id, spans, deadline_ms, now_ms, wall_ms))
@@ -186,15 +198,15 @@ class LeaseLog:
             if lease is not before or after is None:  # those of one receive go on sharing theirs
                 before, after = lease, lease._replace(deadline_ms=deadline_ms)
             facts = (seq, message_id, delivery, deadline_ms, count, size, type_)
-            by_seq[seq] = _new(CachedLease, (facts, after))
+            by_seq[seq] = (facts, after)
             changed.append(facts)
         self._note(_Extended(queue_id, spans_of([facts[0] for facts in changed]), deadline_ms))
         return changed
 
     def forget(self, leases: QueueLeases, deleted: Sequence[CachedLease]) -> None:
         """Messages were deleted; the log needs no word of it, since their rows are gone."""
-        for cached in deleted:
-            del leases.by_seq[cached.facts[0]]
+        for facts, _ in deleted:
+            del leases.by_seq[facts[0]]
         self.leases -= len(deleted)
 
     def written(self, queue_id: int, leases: QueueLeases, seqs: Sequence[int]) -> None:

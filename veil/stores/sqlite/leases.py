@@ -4,7 +4,7 @@ messages at once (purge)."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from veil.core.limits import SECOND_MS
 from veil.core.message import Caller, HeldMessage
 from veil.core.queue import Queue, QueueKey
 from veil.core.receipt import Receipt
-from veil.core.sequence import expired_below
+from veil.core.sequence import SEQ_MAX, expired_below
 from veil.stores.sqlite.apply import apply
 from veil.stores.sqlite.database import CachedQueue, Database, Q
 from veil.stores.sqlite.lease_log import NEVER, CachedLease
@@ -94,7 +94,7 @@ def delete_held(
     cached, taken, places = _held_open(db, state, Q.may_delete, seqs, holders, now_ms)
     if cached:
         db.lease_log.forget(state.leases, cached)
-        taken += [each.facts for each in cached]
+        taken += [facts for facts, _ in cached]
     if taken:
         db.change_all(Q.delete_messages, (), [facts[0] for facts in taken])
         db.shift(state, _IN_FLIGHT, None, 0, None, None, len(taken))
@@ -234,8 +234,7 @@ def settle(db: Database, queue_id: int) -> bool:
     state, now_ms = db.states.get(queue_id), db.clock.now_ms()
     if state is None or state.next_due_ms > now_ms:
         return False
-    db.write_back(state, [*islice(state.leases.by_seq, CHUNK)])
-    if state.leases.by_seq:
+    if _write_some_back(db, state):
         return True
     settings = state.queue.settings
     rows = db.execute(Q.due, (queue_id, now_ms, CHUNK)).fetchall()
@@ -258,6 +257,13 @@ def settle(db: Database, queue_id: int) -> bool:
     if not more:
         db.look_ahead(state)
     return more
+
+
+def _write_some_back(db: Database, state: CachedQueue, up_to_seq: int = SEQ_MAX) -> bool:
+    """Write the leases of messages up to a seq that are not in their rows yet, one chunk of them; True while more may be left."""
+    some = [*takewhile(up_to_seq.__ge__, islice(state.leases.by_seq, CHUNK))]
+    db.write_back(state, some)
+    return len(some) == CHUNK
 
 
 def _of_one_turn(rows: Sequence[Any]) -> list[HeldMessage]:
@@ -291,7 +297,6 @@ def reschedule_hidden(db: Database, state: CachedQueue, *, new_delay: bool) -> N
     """After an edit: retention counts anew, and on FIFO queues a new delay reaches the messages that are waiting."""
     settings = state.queue.settings
     retention_ms = settings.retention_s * SECOND_MS
-    db.write_back(state)
     if new_delay:
         db.execute(Q.change_delay, (state.queue.id, settings.delay_s * SECOND_MS, retention_ms))
     db.execute(Q.shorten_wakes, (state.queue.id, retention_ms))
@@ -324,8 +329,8 @@ class Purge(NamedTuple):
 def sweep(db: Database, purge: Purge, state: CachedQueue | None) -> bool:
     """Remove one chunk of a queue's messages; True while more are left. `state` is None for a deleted queue."""
     asked = (purge.queue_id, purge.up_to_seq + 1, CHUNK)
-    if state is not None:
-        db.write_back(state)
+    if state is not None and _write_some_back(db, state, purge.up_to_seq):
+        return True
     rows: list[Any] = []
     for query in (Q.expired_alone, Q.expired_grouped, Q.expired_ranked, Q.hidden_below):
         rows += db.execute(query, asked).fetchall()

@@ -185,7 +185,7 @@ def take(
         # By far the most common queue: its first messages are what is taken, read as far as there is room for them.
         is_plain = not state.has_groups and not state.ranked
         if is_plain and visibility_s and (target is None or budget.bytes_left is None):
-            taken = _take_first(db, state, budget, visibility_s, now_ms, caller)
+            taken = _take_first(db, state, budget, visibility_s, now_ms, caller, hold=hold)
             if taken is not None:
                 return taken
         if is_plain and target is None:
@@ -216,6 +216,8 @@ def _take_first(
     visibility_s: int,
     now_ms: int,
     caller: Caller,
+    *,
+    hold: bool,
 ) -> list[StoredMessage] | None:
     """The shortcut `first_as_received` of queries.sql; None, and nothing taken, where one of ten is spent."""
     queue, deadline_ms, wall_ms = state.queue, now_ms + visibility_s * SECOND_MS, db.clock.wall_ms()
@@ -232,7 +234,7 @@ def _take_first(
             (m.seq, m.message_id, m.delivery, deadline_ms, m.receive_count, m.body_bytes, m.message_type)
             for m in messages
         ]
-        if db.lease_log.has_room(len(facts)):
+        if db.lease_log.has_room(len(facts), hold=hold):
             db.lease_log.open(queue.id, state.leases, facts, *opened)
         else:
             seqs = [message.seq for message in messages]

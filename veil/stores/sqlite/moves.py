@@ -70,11 +70,8 @@ def find(db: Database, task_id: str) -> MoveTask:
 
 
 def _oldest_visible(db: Database, source: CachedQueue, count: int) -> list[StoredMessage]:
-    if source.ranked or source.has_groups:
-        db.write_back(source)
-        rows = db.execute(Q.visible_oldest, (source.queue.id, count)).fetchall()
-    else:
-        rows = db.execute(Q.visible_alone, (source.queue.id, source.leases.taken_seq, count)).fetchall()
+    query = Q.visible_oldest if source.ranked or source.has_groups else Q.visible_alone
+    rows = db.execute(query, (source.queue.id, source.leases.taken_seq, count)).fetchall()
     return [to_message(row) for row in rows]
 
 

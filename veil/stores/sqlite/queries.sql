@@ -136,13 +136,14 @@ WHERE queue_id = ?1 AND state = {VISIBLE} AND priority <> {PRIORITY_DEFAULT} AND
 ORDER BY priority, seq LIMIT ?5;
 
 -- name: visible_oldest
--- Visible messages by age alone, of whatever priority and group: queue, limit.
+-- Visible messages by age alone, of whatever priority and group: queue, the seq up to which those without a group have leases that are
+-- not in their rows (lease_log.py), limit.
 SELECT {MESSAGE}
 FROM message WHERE seq IN (
-    SELECT seq FROM (SELECT seq {ALONE} ORDER BY seq LIMIT ?2)
-    UNION ALL SELECT seq FROM (SELECT seq {GROUPED} ORDER BY seq LIMIT ?2)
-    UNION ALL SELECT seq FROM (SELECT seq {RANKED} ORDER BY seq LIMIT ?2)
-    ORDER BY 1 LIMIT ?2)
+    SELECT seq FROM (SELECT seq {ALONE} AND seq > ?2 ORDER BY seq LIMIT ?3)
+    UNION ALL SELECT seq FROM (SELECT seq {GROUPED} ORDER BY seq LIMIT ?3)
+    UNION ALL SELECT seq FROM (SELECT seq {RANKED} ORDER BY seq LIMIT ?3)
+    ORDER BY 1 LIMIT ?3)
 ORDER BY seq;
 
 -- name: of_group
