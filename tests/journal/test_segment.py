@@ -12,7 +12,7 @@ import pytest
 from tests.journal.kit import NOON_MS, ORDERS, SHOP, APlan, a_row, an_event, events_of
 from veil.core.attempt import RULE, ReportedOutcome
 from veil.core.clock import Trouble, TroubleKind
-from veil.core.event import EventRecorder, Kind
+from veil.core.event import EventRecorder, Kind, unpack
 from veil.journal.lives import from_packed
 from veil.journal.schema import COLUMNS, VERSION
 from veil.journal.segment_writer import SCHEMA, write_segment
@@ -101,6 +101,27 @@ def test_a_traceback_stands_once_in_a_packed_row_and_is_told_with_each_of_its_at
     assert [event["traceback"] for event in events] == traces
     assert [event["rule"] for event in events] == [RULE] * 6 + [None]
     assert [each.traceback for row in rows for each in from_packed(*row)] == traces
+
+
+def test_many_alike_are_packed_as_one_and_told_one_by_one(place: Storage):
+    facts = [(at, f"m{at}", 1 + at % 2, NOON_MS, 1, 9, None) for at in range(100)]
+    one_by_one, together = EventRecorder(), EventRecorder()
+    for recorder in (one_by_one, together):
+        recorder.record_facts(Kind.EXTENDED, NOON_MS, ORDERS, facts[:1], SHOP)
+    for each in facts:
+        one_by_one.record_facts(Kind.RECEIVED, NOON_MS, ORDERS, [each], SHOP)
+    together.record_facts(Kind.RECEIVED, NOON_MS, ORDERS, facts, SHOP)
+    assert together.count == one_by_one.count == 101
+    singly, packed = one_by_one.pack(), together.pack()
+    assert len(packed) < 0.6 * len(singly)
+    assert unpack(packed) == unpack(singly)
+
+    write_segment(place, APlan(), [(1, packed)])
+    told = [
+        (event["kind"], event["seq"], event["message_id"], event["delivery"]) for event in events_of(place)
+    ]
+    assert told[0] == ("extended", 0, "m0", 1)
+    assert told[1:] == [("received", *each[:3]) for each in facts]
 
 
 def test_what_an_event_does_not_say_is_null(place: Storage):

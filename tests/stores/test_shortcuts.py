@@ -18,7 +18,7 @@ from veil.core import decide
 from veil.core.attempt import ReportedOutcome
 from veil.core.clock import ManualClock
 from veil.core.effect import Deleted, Extended, GivenBack
-from veil.core.event import NOBODY, EventRecorder
+from veil.core.event import NOBODY, EventRecorder, spread
 from veil.core.lease import Deletion, Extension, State
 from veil.core.limits import VISIBILITY_MAX_S
 from veil.core.message import HeldMessage, LeaseState
@@ -84,7 +84,7 @@ def told(db, state, decided) -> bool:
         return True
     recorder = EventRecorder()
     recorder.record(NOW_MS, state.queue.key, decided)
-    return sorted(db.journal.events, key=repr) == sorted(recorder.events, key=repr)
+    return sorted(spread(db.journal.events), key=repr) == sorted(recorder.events, key=repr)
 
 
 AN_OPEN_LEASE = LeaseState(int(State.IN_FLIGHT), NOW_MS + 60_000, NOW_MS - 5_000, 1, 1, 1, 5)

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from veil.core.event import NOBODY, Event, ExportPlan, Kind
+from veil.core.event import NOBODY, Event, ExportPlan, Kind, spread
 from veil.journal.frames import Written
 from veil.journal.schema import (
     COLUMNS,
@@ -85,6 +85,7 @@ class Columns:
             queues, callers, events, *more = _decode(packed)
             if not events:
                 return
+            events = [*spread(events)]
             fields = _sideways(events)
             queue_numbers = [self._queues.number((*each,)) for each in queues]
             caller_numbers = [self._callers.number((*each,)) for each in callers or (NOBODY,)]

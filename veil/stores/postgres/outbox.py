@@ -41,7 +41,7 @@ def write(tx: Transaction, bound: SharedBound) -> None:
     if tx.journal is None or not tx.journal.events:
         return
     if bound.present_bytes >= bound.bytes_max:
-        bound.give_up(len(tx.journal.events), tx.now_ms)
+        bound.give_up(tx.journal.count, tx.now_ms)
         return
     packed = tx.journal.pack()
     bound.present_bytes += len(packed)

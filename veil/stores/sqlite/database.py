@@ -466,7 +466,7 @@ class Database:
                 self.outbox_bytes += len(packed)
                 self.execute(Q.add_to_outbox, (self.outbox_last, mark.engine_ms, packed))
             else:
-                self.bound.give_up(len(journal.events), mark.engine_ms)
+                self.bound.give_up(journal.count, mark.engine_ms)
                 journal.forget()
         if self.lease_log.is_long:
             self.execute(Q.clear_lease_log)
