@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from email.utils import parsedate_to_datetime
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -160,20 +161,18 @@ def check_data(data: Path) -> list[CheckResult]:
     """Can the data directory be written, and is there room?"""
     # What is not there yet is made by the server, if the directory above lets it.
     nearest, is_writable = _nearest(data)
+    directory, space = partial(CheckResult, "data directory"), partial(CheckResult, "disk space")
     if not nearest.is_dir():
-        advice = "name another with --data or VEIL_DATA"
-        return [CheckResult("data directory", "fail", f"{nearest} is a file", advice)]
+        return [directory("fail", f"{nearest} is a file", "name another with --data or VEIL_DATA")]
     if not is_writable:
-        return [
-            CheckResult("data directory", "fail", f"{nearest} cannot be written", f"chown or chmod {nearest}")
-        ]
-    state = "" if nearest == data else " (not there yet: veil serve makes it)"
+        return [directory("fail", f"{nearest} cannot be written", f"chown or chmod {nearest}")]
+    found = directory("ok", f"{data}" if nearest == data else f"{data} (not there yet: veil serve makes it)")
     free = shutil.disk_usage(nearest).free
-    room, advice = f"{free / 2**30:.1f} GiB free", "make room, sends are refused when the disk is full"
-    space = CheckResult("disk space", "ok", room)
-    if free < DISK_WARN_BYTES:
-        space = CheckResult("disk space", "fail" if free < DISK_FAIL_BYTES else "warn", room, advice)
-    return [CheckResult("data directory", "ok", f"{data}{state}"), space]
+    room = f"{free / 2**30:.1f} GiB free"
+    if free >= DISK_WARN_BYTES:
+        return [found, space("ok", room)]
+    verdict: Verdict = "fail" if free < DISK_FAIL_BYTES else "warn"
+    return [found, space(verdict, room, "make room, sends are refused when the disk is full")]
 
 
 _DATABASE_FACTS: Final = """
@@ -234,31 +233,29 @@ def check_journal(settings: Settings) -> CheckResult:
     from veil.journal.storage import Storage, read_mark
     from veil.server.make_store import journal_location
 
-    where = journal_location(settings)
+    where, journal = journal_location(settings), partial(CheckResult, "journal")
     if where is None:
-        return CheckResult("journal", "skip", "off")
+        return journal("skip", "off")
     try:
         place = Storage.at(where)
         marked = read_mark(place) is not None
     except VeilError as problem:
-        return CheckResult("journal", "fail", str(problem), "name another location with VEIL_JOURNAL")
+        return journal("fail", str(problem), "name another location with VEIL_JOURNAL")
     except OSError as problem:
         # Events wait in the outbox, so nothing is lost yet.
         reason = problem.strerror or str(problem).partition("\n")[0]
-        return CheckResult(
-            "journal", "warn", f"{place.uri}: {reason}", "check the location and its credentials"
-        )
+        return journal("warn", f"{place.uri}: {reason}", "check the location and its credentials")
     if place.is_local:
         nearest, is_writable = _nearest(Path(place.uri))
         if not is_writable:
             advice = f"chown or chmod {nearest}, or name another with VEIL_JOURNAL"
-            return CheckResult("journal", "fail", f"{nearest} cannot be written", advice)
-    return CheckResult("journal", "ok", place.uri if marked else f"{place.uri} (nothing exported yet)")
+            return journal("fail", f"{nearest} cannot be written", advice)
+    return journal("ok", place.uri if marked else f"{place.uri} (nothing exported yet)")
 
 
 def check_port(settings: Settings) -> CheckResult:
     """Could a server listen on its port, or does one already?"""
-    where = f"{settings.host}:{settings.port}"
+    where, port = f"{settings.host}:{settings.port}", partial(CheckResult, "port")
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -266,11 +263,9 @@ def check_port(settings: Settings) -> CheckResult:
             probe.bind((settings.host, settings.port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                return CheckResult("port", "ok", f"{where} is in use, by the server if one answers below")
-            return CheckResult(
-                "port", "fail", f"{where}: {error.strerror}", "choose another --host or --port"
-            )
-    return CheckResult("port", "ok", f"{where} is free")
+                return port("ok", f"{where} is in use, by the server if one answers below")
+            return port("fail", f"{where}: {error.strerror}", "choose another --host or --port")
+    return port("ok", f"{where} is free")
 
 
 # ---- the server

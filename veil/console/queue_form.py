@@ -203,16 +203,19 @@ _SETTINGS: Final[Mapping[str, tuple[str, Callable[[Form, QueueKey], Any]]]] = {
 
 async def settings_after(
     service: Service, key: QueueKey, present: QueueSettings, given: Mapping[str, Any]
-) -> QueueSettings:
-    """What the settings would be; raises what the service would refuse, before anything is changed."""
-    wanted = changed_settings(present, given)
-    if given.get("redrive") is not None:
-        # SQS takes it, and so does the API: nothing ever moves then. Who chooses it here has made a mistake.
-        if given["redrive"].dead_letters == key:
-            raise SettingRefused("redrive", key.arn, "A queue cannot be its own dead-letter queue.")
-        target = await service.store.find_queue(given["redrive"].dead_letters)
-        check_redrive_target(key, wanted.fifo, given["redrive"], target)
-    return wanted
+) -> tuple[QueueSettings, dict[str, str]]:
+    """What the settings would be, and by field what the service would refuse, before anything is changed."""
+    try:
+        wanted = changed_settings(present, given)
+        if given.get("redrive") is not None:
+            # SQS takes it, and so does the API: nothing ever moves then. Who chooses it here has made a mistake.
+            if given["redrive"].dead_letters == key:
+                raise SettingRefused("redrive", key.arn, "A queue cannot be its own dead-letter queue.")
+            target = await service.store.find_queue(given["redrive"].dead_letters)
+            check_redrive_target(key, wanted.fifo, given["redrive"], target)
+    except VeilError as refusal:
+        return present, problem_at(refusal)
+    return wanted, {}
 
 
 def problem_at(refusal: VeilError) -> dict[str, str]:

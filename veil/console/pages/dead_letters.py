@@ -199,20 +199,6 @@ class MoveRow(NamedTuple):
     total: int
 
 
-async def moves_of(visit: Visit, queue: Queue) -> list[MoveRow]:
-    """The moves out of a queue, the newest first."""
-    return [_move_row(each) for each in await list_moves(visit.service, queue.key.arn, _TASKS_SHOWN)]
-
-
-async def active_moves(visit: Visit) -> dict[QueueKey, list[MoveRow]]:
-    """What moves at the moment, by the queue that it empties; of the visitor's account."""
-    found: dict[QueueKey, list[MoveRow]] = {}
-    for task in await visit.service.store.active_moves():
-        if task.source.account == visit.identity.account:
-            found.setdefault(task.source, []).append(_move_row(task))
-    return found
-
-
 def _move_row(task: MoveTask) -> MoveRow:
     words, done = "all", task.moved
     if task.scan is not None:
@@ -247,7 +233,9 @@ async def dead_letters(visit: Visit) -> Mapping[str, Any]:
         queues = [queue for queue in queues if depths[queue.id].total]
     shown, pager = visit.paged(queues, PAGE_ROWS)
     depths = await visit.console.depths.at(shown)
-    moves = await active_moves(visit)
+    moves: dict[QueueKey, list[MoveRow]] = {}
+    for task in await visit.service.store.active_moves():
+        moves.setdefault(task.source, []).append(_move_row(task))
     return {
         "rows": [(queue, depths[queue.id], sources[queue.key], moves.get(queue.key, [])) for queue in shown],
         "sources_max": _SOURCES_SHOWN,
@@ -268,7 +256,8 @@ async def letters_page(visit: Visit) -> Mapping[str, Any]:
     """The dead letters that match, and what can be done about them; with what is wrong with the form, after a try."""
     now, selection = await queue_now(visit), read_selection(visit.asked)
     queue: Queue = now["queue"]
-    live_values = {**now, "moves": await moves_of(visit, queue)}
+    tasks = await list_moves(visit.service, queue.key.arn, _TASKS_SHOWN)
+    live_values = {**now, "moves": [_move_row(each) for each in tasks]}
     if visit.is_live:
         return live_values
     rows_max = visit.query.number("rows", GROUPED_ROWS, GROUPED_ROWS, GROUPED_ROWS_MAX)

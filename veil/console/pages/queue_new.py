@@ -55,7 +55,7 @@ async def create(visit: Visit) -> Response | Change:
     source = await _source(visit, form.text("clone"))
     fifo = form.text("type") == "fifo"
     key = QueueKey(form.text("region", visit.console.region), visit.identity.account, form.text("name"))
-    wanted = new = QueueSettings(fifo=fifo)
+    new = QueueSettings(fifo=fifo)
     given, problems = read_settings(form, key, new)
     visit.problems = problems
     tags: dict[str, str] = {}
@@ -73,13 +73,11 @@ async def create(visit: Visit) -> Response | Change:
         check_tags(key.name, {}, tags)
     except VeilError as refusal:
         problems |= problem_at(refusal)
-    try:
-        # A policy names its queue: the copy's must name the copy, or it would say nothing about it.
-        if source is not None and given.get("policy"):
-            given["policy"] = given["policy"].replace(source.key.arn, key.arn)
-        wanted = await settings_after(visit.service, key, new, given)
-    except VeilError as refusal:
-        problems |= problem_at(refusal)
+    # A policy names its queue: the copy's must name the copy, or it would say nothing about it.
+    if source is not None and given.get("policy"):
+        given["policy"] = given["policy"].replace(source.key.arn, key.arn)
+    wanted, refused = await settings_after(visit.service, key, new, given)
+    problems |= refused
     if problems:
         return await new_page(visit)
     parameters: dict[str, Any] = {"QueueName": key.name}

@@ -11,7 +11,6 @@ from veil.console.queue_form import (
     WITHOUT_DEAD_LETTERS,
     differences_between,
     form_values,
-    problem_at,
     read_settings,
     read_tags,
     setting_texts,
@@ -21,7 +20,7 @@ from veil.console.queue_form import (
 from veil.console.queue_views import queue_view
 from veil.console.visit import Visit
 from veil.console.web import FormRefused, Role, page, queue_link
-from veil.core.errors import PolicyRefused, TagsRefused, VeilError
+from veil.core.errors import PolicyRefused, TagsRefused
 from veil.core.policy import POLICY_BYTES_MAX, parse_policy
 from veil.core.queue import Queue, QueueSettings, check_tags
 from veil.service.queues import change_settings, tag_queue, untag_queue
@@ -65,10 +64,7 @@ async def edit(visit: Visit) -> Response | Change:
     wanted = before = queue.settings
     given, problems = read_settings(visit.form, queue.key, before)
     if not problems:
-        try:
-            wanted = await settings_after(visit.service, queue.key, before, given)
-        except VeilError as refusal:
-            problems = problem_at(refusal)
+        wanted, problems = await settings_after(visit.service, queue.key, before, given)
     if not problems and wanted == before:
         problems = {"visibility_s": "The queue already has these settings."}
     if problems:
