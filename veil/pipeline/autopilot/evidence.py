@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyarrow import compute as pc
 
 from veil import words
 from veil.core.attempt import patience_ms
 from veil.core.autopilot import DAY_MS, Attempts, AutopilotPolicy, Watch
 from veil.core.findings import CLEAR, FAR_TOO_MANY, NO_RENEWAL, Finding
 from veil.pipeline.autopilot.pilot import MEMORY_MS, Memory
-from veil.pipeline.lifecycles.store import reading
-from veil.pipeline.lifecycles.tables import HOUR_MS, day_of
+from veil.pipeline.lifecycles.columns import read_rows
+from veil.pipeline.lifecycles.tables import HOUR_MS, LEASES, arrow_schema, day_of
 from veil.pipeline.timeouts.history import History, Work, merged, read_histories
 
 if TYPE_CHECKING:
@@ -79,33 +84,20 @@ def _ended(
 ) -> tuple[int, int, int]:
     """Attempts of the queue that began between the instants with that window, those that overran it, and those whose holder
     crashed or fell silent."""
-    import pyarrow as pa
-    from pyarrow import compute as pc
-    from pyarrow import parquet as pq
-
-    def instant(ms: int) -> Any:
-        return datetime.fromtimestamp(ms / 1000, UTC)
-
-    with reading(tables, file) as opened:
-        rows = pq.read_table(
-            opened,
-            columns=["received_at", "first_deadline", "outcome", "overrun"],
-            filters=[
-                ("queue", "=", work.queue),
-                ("region", "=", work.region),
-                ("account", "=", work.account),
-                ("received_at", ">=", instant(from_ms)),
-                ("received_at", "<=", instant(until_ms)),
-                ("outcome", "not in", ["undone", "removed", "open"]),
-            ],
-        )
+    columns = (
+        "region", "account", "queue", "received_at", "first_deadline", "outcome", "overrun",
+    )  # fmt: skip
+    rows = read_rows(tables, file, pa.schema([arrow_schema(LEASES).field(name) for name in columns]))
+    begun, end = (datetime.fromtimestamp(ms / 1000, UTC) for ms in (from_ms, until_ms))
+    is_own = reduce(and_, (pc.field(name) == getattr(work, name) for name in ("region", "account", "queue")))
+    is_within = (pc.field("received_at") >= begun) & (pc.field("received_at") <= end)
+    rows = rows.filter(is_own & is_within & ~pc.field("outcome").isin(["undone", "removed", "open"]))
     length_us = pc.subtract(rows["first_deadline"].cast("int64"), rows["received_at"].cast("int64"))
-    near = pc.less_equal(pc.abs(pc.subtract(length_us, visibility_ms * 1000)), _CLOSE_MS * 1000)
-    rows = rows.filter(near)
+    rows = rows.filter(pc.less_equal(pc.abs(pc.subtract(length_us, visibility_ms * 1000)), _CLOSE_MS * 1000))
     # Whoever deletes late, before anybody else received the message, completed it all the same: by luck.
-    overran = pc.or_(rows["overrun"], pc.equal(rows["outcome"], "overran"))
-    silent = pc.is_in(rows["outcome"], value_set=pa.array(["crashed", "unknown"]))
-    return rows.num_rows, pc.sum(overran).as_py() or 0, pc.sum(silent).as_py() or 0
+    overran = rows.filter(pc.field("overrun") | (pc.field("outcome") == "overran"))
+    silent = rows.filter(pc.field("outcome").isin(["crashed", "unknown"]))
+    return rows.num_rows, overran.num_rows, silent.num_rows
 
 
 # ---- what a timeout cannot mend

@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +20,7 @@ from veil import charts, words
 from veil.charts import UNITS, percent
 from veil.core.clock import Trouble
 from veil.core.findings import NO_RENEWAL, Finding, Findings, after_losses, told_names
+from veil.installed import veil_version
 from veil.pipeline.lifecycles.tables import ATTEMPT, OUTCOME
 from veil.pipeline.report.overview import SERIES, Example, ExampleLease, Overview, QueueTimeline
 from veil.pipeline.report.summary import nearest, period_of, replay_words, shown_candidates
@@ -60,7 +60,7 @@ def render_html(findings: Findings, overview: Overview) -> str:
         attempt_shares=_shares(overview.totals, {name: name for name in ATTEMPT}),
         message_shares=_shares(overview.totals, OUTCOME),
         busiest=busiest[:_BUSIEST_MAX],
-        version=_version(),
+        version=f"Veil {veil_version()}",
     )  # fmt: skip
 
 
@@ -103,13 +103,6 @@ def _environment() -> Environment:
         )},
     }  # fmt: skip
     return environment
-
-
-def _version() -> str:
-    try:
-        return f"Veil {version('veilmq')}"
-    except PackageNotFoundError:  # shipped to a cluster as bare files
-        return "Veil"
 
 
 def policies_of(finding: Finding) -> dict[str, str]:

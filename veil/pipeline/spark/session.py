@@ -11,11 +11,9 @@ import fcntl
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 
 
 LOOPBACK: Final = "127.0.0.1"
-UI_PORT: Final = 4040
 DRIVER_MEMORY_MAX_MB: Final = 4096
 DRIVER_MEMORY_MIN_MB: Final = 512  # with less, Spark refuses to start
 
@@ -118,7 +115,7 @@ def chosen(settings: SparkSettings, home: Path) -> dict[str, str]:
         conf |= {
             "spark.driver.bindAddress": LOOPBACK,
             "spark.driver.host": LOOPBACK,
-            "spark.ui.port": str(_ui_port()),
+            "spark.port.maxRetries": "100",  # Spark's pages take the next port that is free
         }
     return {**conf, **settings.conf, "spark.master": settings.where, "spark.app.name": settings.title}
 
@@ -129,17 +126,6 @@ def driver_memory_mb() -> int:
     with suppress(OSError, ValueError):  # no such file, or "max" in it
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
     return max(DRIVER_MEMORY_MIN_MB, min(DRIVER_MEMORY_MAX_MB, total // 3 // 2**20))
-
-
-def _ui_port() -> int:
-    """The port that people know if it is free, else 0: any that is."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, UI_PORT))
-        except OSError:
-            return 0
-    return UI_PORT
 
 
 _ENDING_S = 30  # the JVM removes its own temporary files in this time
@@ -423,8 +409,6 @@ def _beside(given: SparkSession) -> SparkSession:
 
 # ---- what a person sees while a command runs: how far it is, and no pages of traces
 
-_EVERY_S = 0.25
-
 
 def tasks_now(spark: SparkSession) -> tuple[int, int] | None:
     """How many tasks of all active stages are done, of how many; None where Spark does not tell (Spark Connect, a session that
@@ -445,37 +429,29 @@ def shown_progress(spark: SparkSession, title: str, stream: TextIO) -> Iterator[
         yield
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    done = threading.Event()
-    bar = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[tasks]}"),
-        TimeElapsedColumn(),
-        console=Console(file=stream, highlight=False),
-        transient=True,
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        ProgressColumn,
+        SpinnerColumn,
+        Task,
+        TextColumn,
+        TimeElapsedColumn,
     )
 
-    def watch() -> None:
-        line = bar.add_task(title, total=None, tasks="")
-        while not done.wait(_EVERY_S):
-            now = tasks_now(spark)
-            if now is None:
-                return
-            done_now, total = now
-            tasks = f"{done_now}/{total} tasks" if total else ""
-            bar.update(line, total=total or None, completed=done_now, tasks=tasks)
+    class Tasks(ProgressColumn):
+        """Spark's tasks, asked for whenever the line is drawn; the bar shows them the next time."""
 
-    watcher = threading.Thread(target=watch, name="veil-spark-progress", daemon=True)
-    with bar:
-        watcher.start()
-        try:
-            yield
-        finally:
-            done.set()
-            watcher.join()
+        def render(self, task: Task) -> str:
+            done, total = tasks_now(spark) or (0, 0)
+            task.completed, task.total = done, total or None
+            return f"{done}/{total} tasks" if total else ""
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), Tasks(), TimeElapsedColumn())
+    console = Console(file=stream, highlight=False)
+    with Progress(*columns, console=console, refresh_per_second=4, transient=True) as bar:
+        bar.add_task(title, total=None)
+        yield
 
 
 _LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")

@@ -13,9 +13,21 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import compute as pc
 
-from veil.pipeline.lifecycles.store import check_files, reading
-from veil.pipeline.lifecycles.tables import BUCKET_MAX, bucket_of, day_number, lower_ms, month_of, upper_ms
+from veil.pipeline.lifecycles.columns import read_rows
+from veil.pipeline.lifecycles.store import check_files
+from veil.pipeline.lifecycles.tables import (
+    BUCKET_MAX,
+    QUEUE_HOURS,
+    arrow_schema,
+    bucket_of,
+    day_number,
+    lower_ms,
+    month_of,
+    upper_ms,
+)
 
 if TYPE_CHECKING:
     from veil.journal.storage import Storage
@@ -185,11 +197,15 @@ def read_histories(
 ) -> dict[Work, History]:
     """The history of every queue and type in these files of sums, or of the queues named."""
     check_files(tables, "queue_months", files)
+    columns = (*Work._fields, "hour", "window_ms", "window_at", *COUNTS, *HISTOGRAMS)
+    schema = pa.schema([arrow_schema(QUEUE_HOURS).field(name) for name in columns])
     histories: dict[Work, History] = {}
     numbers: dict[Work, int] = {}
     keys, counts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for file in files:
-        rows = _rows(tables, file, queues)
+        rows = read_rows(tables, file, schema)
+        if queues:
+            rows = rows.filter(pc.field("queue").isin(queues))
         works = [Work(*each) for each in zip(*(rows[name].to_pylist() for name in Work._fields), strict=True)]
         known = rows.select(["window_ms", "window_at", "hour", *COUNTS]).to_pylist()
         for work, row in zip(works, known, strict=True):
@@ -212,14 +228,3 @@ def read_histories(
         at, bucket = divmod(place, _SIZE)
         getattr(histories[named[number]], into[at])[bucket] += count
     return histories
-
-
-def _rows(tables: Storage, file: str, queues: Sequence[str]) -> Any:
-    import pyarrow as pa
-    from pyarrow import compute as pc
-    from pyarrow import parquet as pq
-
-    columns = [*Work._fields, "hour", "window_ms", "window_at", *COUNTS, *HISTOGRAMS]
-    with reading(tables, file) as opened:
-        rows = pq.ParquetFile(opened).read(columns=columns)
-    return rows.filter(pc.is_in(rows["queue"], value_set=pa.array(queues))) if queues else rows
