@@ -458,6 +458,26 @@ async def test_a_sync_that_fails_while_operations_are_redone_answers_all_of_them
 # ---- checkpoints
 
 
+async def test_a_store_that_closes_takes_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    failures: list[BaseException] = []
+    begun, goes_on = threading.Event(), threading.Event()
+    async with open_store(tmp_path) as store:
+        queue = await make_queue(store)
+        store.on_failure = failures.append
+        end = store._commits._end
+        monkeypatch.setattr(store._commits, "_end", lambda *given: (begun.set(), goes_on.wait(), end(*given)))
+        closing = asyncio.create_task(store._commits.close())
+        await until_async(begun.is_set)
+        with pytest.raises(StoreFailed, match="closed"):
+            await store.send(queue, [a_message()])
+        goes_on.set()
+        await closing
+        with pytest.raises(StoreFailed, match="closed"):
+            await store.send(queue, [a_message()])
+        monkeypatch.setattr(store._commits, "close", turns)
+    assert failures == []
+
+
 async def test_the_log_stays_short(store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(commit, "CHECKPOINT_WAL_PAGES", 50)
     monkeypatch.setattr(commit, "_QUICK_S", 600.0)

@@ -155,8 +155,10 @@ class GroupCommit:
     async def close(self) -> None:
         """Finish everything, fold the WAL into the database and stop the thread."""
         await self.drain()
+        # What comes now would use the connection beside the thread that closes it.
+        failure, self._failure = self._failure, self._failure or StoreFailed("the store is closed")
         self._syncs.put(None)
-        await asyncio.to_thread(self._end, self._failure is None)
+        await asyncio.to_thread(self._end, failure is None)
 
     def _end(self, fold_wal: bool) -> None:
         self._sync_thread.join()
