@@ -248,6 +248,32 @@ async def test_the_log_begins_anew_when_it_is_long(
         assert {message.delivery for message in await again.peek(queue)} == {1}
 
 
+async def test_the_log_begins_anew_when_it_tells_of_many_messages_however_short_it_is(
+    store: SqliteStore, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_log, "LOGGED_MAX", 200)
+    queue = await make_queue(store)
+    await store.send(queue, [a_message("held")])
+    await store.receive(queue, 1)
+    for _ in range(30):
+        await store.send(queue, some_messages(*map(str, range(100))))
+        await store.delete(queue, receipts_of(queue, await store.receive(queue, 100)))
+        packed = [bytes(row) for (row,) in rows(tmp_path / "data", "SELECT packed FROM lease_log")]  # type: ignore[call-overload]
+        assert sum(map(len, lease_log.folded(packed).values())) <= 300
+    async with open_store(crashed_copy(tmp_path / "data", tmp_path / "copy"), clock) as again:
+        assert await again.counts(queue) == QueueCounts(in_flight=1)
+
+    def broken() -> None:
+        raise RuntimeError("has the log read again")
+
+    with pytest.raises(RuntimeError):
+        await store._commits.submit(broken)
+    for _ in range(2):
+        await store.send(queue, some_messages(*map(str, range(100))))
+        await store.receive(queue, 100)
+    assert len(rows(tmp_path / "data", "SELECT 1 FROM lease_log")) <= 2
+
+
 async def test_the_log_names_what_was_sent_in_bursts_by_the_bursts(
     store: SqliteStore, clock: ManualClock, tmp_path: Path
 ) -> None:

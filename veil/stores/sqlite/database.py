@@ -186,6 +186,7 @@ class Database:
             if state is None or not logged:
                 continue
             by_seq = state.leases.by_seq
+            log.logged += len(logged)
             for facts in self.execute_for(Q.received_facts, (), [*logged]):
                 seq, message_id, delivery, *rest = facts
                 lease = logged[seq]

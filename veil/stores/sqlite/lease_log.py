@@ -35,8 +35,10 @@ NEVER: Final = 1 << 62
 # message of a hold, so for holds there is room for a batch that a stream deletes and the next one, which it receives meanwhile.
 LEASES_MAX: Final = 20_000
 HELD_MAX: Final = 60_000
-# A log that has become longer by so much is begun anew, with the leases that are left.
+# A log that has become longer by so much is begun anew, with the leases that are left; and one that names so many messages, however
+# few bytes that takes: to read it takes 2 µs for each, also of those that were deleted since.
 LOG_BYTES_MAX: Final = 1 << 20
+LOGGED_MAX: Final = 200_000
 
 Spans = list[int]  # the first and the last order key of each run
 
@@ -140,13 +142,14 @@ class LeaseLog:
     def __init__(self) -> None:
         self.noted = 0  # entries ever: tells whether an operation made one
         self.bytes = 0  # in the table
+        self.logged = 0  # messages that its entries name
         self.leases = 0  # in memory, of all queues
         self._begun_bytes = 0  # in the table when it last began anew
         self._entries: list[_Entry] = []  # of the open transaction
 
     def clear(self) -> None:
         """Know of nothing, as before the log is read."""
-        self.bytes = self.leases = self._begun_bytes = 0
+        self.bytes = self.logged = self.leases = self._begun_bytes = 0
         self._entries.clear()
 
     def has_room(self, count: int, *, hold: bool) -> bool:
@@ -156,14 +159,16 @@ class LeaseLog:
     @property
     def is_long(self) -> bool:
         """Whether the log wants to be begun anew."""
-        return self.bytes > LOG_BYTES_MAX + self._begun_bytes
+        return self.bytes > LOG_BYTES_MAX + self._begun_bytes or self.logged > LOGGED_MAX
 
     def pack_all(self, queues: Iterable[tuple[int, QueueLeases]]) -> bytes | None:
         """The only row of a log that begins anew: all leases in memory as they are now."""
         self._entries.clear()
+        self.logged = 0
         for queue_id, leases in queues:
             for lease, alike in groupby(leases.by_seq.values(), itemgetter(1)):
-                self._note(_Opened(queue_id, spans_of([facts[0] for facts, _ in alike]), *lease))
+                seqs = [facts[0] for facts, _ in alike]
+                self._note(_Opened(queue_id, spans_of(seqs), *lease), len(seqs))
         self.bytes = 0
         packed = self.take_packed()
         self._begun_bytes = self.bytes
@@ -185,7 +190,7 @@ class LeaseLog:
         spans = spans_of(seqs)
         leases.taken_seq = spans[-1]
         self.leases += len(opened)
-        self._note(_Opened(queue_id, spans, deadline_ms, now_ms, wall_ms))
+        self._note(_Opened(queue_id, spans, deadline_ms, now_ms, wall_ms), len(opened))
 
     def extend(
         self, queue_id: int, leases: QueueLeases, extended: Sequence[CachedLease], deadline_ms: int
@@ -200,7 +205,7 @@ class LeaseLog:
             facts = (seq, message_id, delivery, deadline_ms, count, size, type_)
             by_seq[seq] = (facts, after)
             changed.append(facts)
-        self._note(_Extended(queue_id, spans_of([facts[0] for facts in changed]), deadline_ms))
+        self._note(_Extended(queue_id, spans_of([facts[0] for facts in changed]), deadline_ms), len(changed))
         return changed
 
     def forget(self, leases: QueueLeases, deleted: Sequence[CachedLease]) -> None:
@@ -214,7 +219,7 @@ class LeaseLog:
         for seq in seqs:
             del leases.by_seq[seq]
         self.leases -= len(seqs)
-        self._note(_Written(queue_id, spans_of(seqs)))
+        self._note(_Written(queue_id, spans_of(seqs)), len(seqs))
 
     def take_packed(self) -> bytes | None:
         """The open transaction's row of the log."""
@@ -225,9 +230,10 @@ class LeaseLog:
         self.bytes += len(packed)
         return packed
 
-    def _note(self, entry: _Entry) -> None:
+    def _note(self, entry: _Entry, messages: int) -> None:
         self._entries.append(entry)
         self.noted += 1
+        self.logged += messages
 
 
 def folded(packed: Iterable[bytes]) -> dict[int, dict[int, LoggedLease]]:
