@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.stores.kit import (
@@ -381,9 +382,12 @@ async def test_a_log_that_cannot_be_read_is_told_as_damage(
     store: SqliteStore, clock: ManualClock, tmp_path: Path
 ) -> None:
     copy = crashed_copy(tmp_path / "data", tmp_path / "copy")
-    change(copy, "INSERT INTO lease_log (packed) VALUES (x'99')")
-    with pytest.raises(StoreDamaged, match="run 'veil verify'"):
-        await SqliteStore(copy, clock).open()
-    change(copy, "DELETE FROM lease_log")
+    endless = msgspec.msgpack.encode([[0, 1, [1, 1 << 60], 1, 1, 1]])  # as a flipped bit may make it
+    for packed in ("99", endless.hex()):
+        change(copy, f"INSERT INTO lease_log (packed) VALUES (x'{packed}')")
+        with pytest.raises(StoreDamaged, match="run 'veil verify'"):
+            await SqliteStore(copy, clock).open()
+        assert "lease log: unreadable" in str(verify(copy))
+        change(copy, "DELETE FROM lease_log")
     async with open_store(copy, clock):
         pass  # the lock was let go of

@@ -35,8 +35,8 @@ NEVER: Final = 1 << 62
 # message of a hold, so for holds there is room for a batch that a stream deletes and the next one, which it receives meanwhile.
 LEASES_MAX: Final = 20_000
 HELD_MAX: Final = 60_000
-# A log that has become longer by so much is begun anew, with the leases that are left; and one that names so many messages, however
-# few bytes that takes: to read it takes 2 µs for each, also of those that were deleted since.
+# A log that has become longer by so much is begun anew, with the leases that are left; and one that names so many messages,
+# however few bytes that takes: to read it takes 2 µs for each, also of those that were deleted since.
 LOG_BYTES_MAX: Final = 1 << 20
 LOGGED_MAX: Final = 200_000
 
@@ -268,4 +268,6 @@ def spans_of(seqs: Sequence[int]) -> Spans:
 
 def _keys(spans: Sequence[int]) -> Iterator[int]:
     for first, last in zip(spans[::2], spans[1::2], strict=True):
+        if last - first >= HELD_MAX:
+            raise ValueError(f"no lease log has {last - first + 1} leases in a row")
         yield from range(first, last + 1)
