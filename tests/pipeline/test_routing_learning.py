@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from tests.pipeline.queue_histories import Known, history_of
+from veil.journal.storage import Storage
+from veil.pipeline.lifecycles.store import TablesRefused
 from veil.pipeline.lifecycles.tables import bucket_of
-from veil.pipeline.routing.router import BandVerdict, by_class, decide, learn
+from veil.pipeline.routing.router import BandVerdict, LearnedRules, RouterState, by_class, decide, learn
 from veil.pipeline.routing.rules import Band, RouteRefused, band_named, read_bands
 from veil.pipeline.timeouts.history import History, Work
 
@@ -127,3 +130,23 @@ def test_bands_are_in_the_order_of_their_timeouts():
     assert read_bands("c=1h, a=5,b=2min") == [Band("a", 5), Band("b", 120), Band("c", 3600)]
     with pytest.raises(RouteRefused, match="band 'd': expected one of short, medium, long"):
         band_named(BANDS, "d")
+
+
+def test_a_running_router_keeps_its_rules_while_the_tables_cannot_be_read(tables_place: Storage):
+    state = RouterState(tables_place.sub("state"))
+    state.keep()
+    state.keep_classes({"mail": "short"})
+    told: list[str] = []
+    rules = LearnedRules(
+        tables=tables_place, state=state, bands=BANDS, default=BANDS[-1], queue_of=lambda band: band.name,
+        queues=["intake"], owner=("us-east-1", "000000000000"), look_every_s=0.0,
+        on_problem=lambda problem: told.append(str(problem)),
+    )  # fmt: skip
+    before = rules.table()
+    tables_place.write("manifest.json", b"{")
+
+    assert rules.table() == before
+    assert len(told) == 1
+    assert "manifest.json cannot be read" in told[0]
+    with pytest.raises(TablesRefused):  # who has no rules yet cannot begin
+        replace(rules, _looked_at_s=float("-inf")).table()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from veil import words
 from veil.cli import output
+from veil.cli.failures import in_words
 from veil.cli.options import (
     AsJson,
     DataDirectory,
@@ -232,6 +233,9 @@ def route(
             since=since,
             look_every_s=float(relearn),
             tell=lambda verdicts: show_verdicts(verdicts, as_json=as_json),
+            on_problem=lambda problem: echo_err(
+                f"veil: the rules stay as they are: {words.visible(in_words(problem))}"
+            ),
         )
         current = learned.table if written is None else lambda: written
         table = current()

@@ -7,6 +7,7 @@ would then go to another as well. So the rules of a batch are written down befor
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from veil import words
 from veil.client.api import ApiError
 from veil.core.limits import ATTRIBUTES_MAX, BODY_BYTES_MAX
 from veil.journal.storage import Storage
+from veil.pipeline.lifecycles.store import TablesRefused
 from veil.pipeline.queues import QueueAddress, QueueClient
 from veil.pipeline.routing.rules import (
     CHARS_MAX,
@@ -428,7 +430,7 @@ def decide(
 
 @dataclass
 class LearnedRules:
-    """Knows the rules of the moment; `table` looks at the tables again where the last look is too old."""
+    """The rules that the tables tell of; `table` reads them again when they were last read too long ago."""
 
     tables: Storage
     state: RouterState
@@ -443,13 +445,19 @@ class LearnedRules:
     since: date | None = None
     look_every_s: float = 3600.0
     tell: Callable[[list[BandVerdict]], None] = lambda _: None
+    on_problem: Callable[[Exception], None] = lambda _: None
     verdicts: list[BandVerdict] = field(default_factory=list)
     _looked_at_s: float = float("-inf")
 
     def table(self) -> RouteTable:
-        """The rules, of a look that is no older than `look_every_s`."""
+        """The rules, learned at most `look_every_s` ago; a router that runs keeps those it has if the tables cannot be read."""
         if time.monotonic() - self._looked_at_s >= self.look_every_s:
-            self._look()
+            try:
+                self._look()
+            except (TablesRefused, OSError) as problem:
+                if math.isinf(self._looked_at_s):
+                    raise
+                self.on_problem(problem)
             self._looked_at_s = time.monotonic()
         return self._as_table()
 
