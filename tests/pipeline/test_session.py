@@ -135,12 +135,12 @@ def test_what_a_killed_driver_left_is_removed_and_what_a_living_one_has_is_not(t
 
 def test_a_start_that_fails_is_one_line_that_names_the_log(tmp_path: Path):
     code = (
-        "from veil.cli.failures import CommandFailed\n"
+        "from veil.cli.failures import TOLD\n"
         "from veil.cli.pipeline.options import spark_session\n"
         "from veil.pipeline.spark.session import SparkSettings\n"
         "try:\n"
         "    with spark_session(SparkSettings(master='nonsense'), 'a job'): pass\n"
-        "except CommandFailed as failure:\n"
+        "except TOLD as failure:\n"
         "    print(failure)\n"
     )
 
@@ -207,7 +207,7 @@ def test_settings_that_come_too_late_for_a_given_spark_are_refused(
     spark: SparkSession, master: str | None, conf: dict[str, str]
 ):
     settings = SparkSettings(master=master, conf=conf)
-    with pytest.raises(CommandFailed, match="Spark runs already"), spark_session(settings, "a job"):
+    with pytest.raises(SessionRefused, match="Spark runs already"), spark_session(settings, "a job"):
         pass
 
 

@@ -19,7 +19,7 @@ import typer
 
 from veil import words
 from veil.cli.app import group
-from veil.cli.failures import CommandFailed, in_words
+from veil.cli.failures import TOLD, CommandFailed, in_words
 from veil.cli.options import (
     AsJson,
     DataDirectory,
@@ -58,7 +58,6 @@ from veil.core.autopilot import (
     decode_state,
     read_policy,
 )
-from veil.core.errors import VeilError
 
 if TYPE_CHECKING:
     from veil.client.blocking import BlockingClient
@@ -327,7 +326,7 @@ def _turn(pilot: Autopilot, every_s: float, *, once: bool) -> None:
                 echo_err(_NONE_ALLOWED)
         except ConnectionError:  # to Spark's process, which is gone: only another autopilot can start one
             raise
-        except (CommandFailed, ApiError, OSError, VeilError) as failure:
+        except TOLD as failure:
             if once:
                 raise
             problem = in_words(failure)

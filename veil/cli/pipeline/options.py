@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 from veil.cli.failures import CommandFailed
 from veil.cli.options import DataDirectory, connect, server_settings, shared, widened
 from veil.cli.output import echo_err
-from veil.core.errors import VeilError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,8 +130,8 @@ def service_of(queues: Sequence[str], endpoint: str | None, region: str | None) 
 def spark_session(settings: SparkSettings, title: str, *, quiet: bool = False) -> Iterator[SparkSession]:
     """A session for the command: started quietly or the given one, with a bar on a terminal while the block runs.
 
-    `quiet` (for `--json`) shows neither the bar nor where Spark's pages are. A start that fails and a failure of Spark's own in
-    the block become CommandFailed, with the file that has what Spark said.
+    `quiet` (for `--json`) shows neither the bar nor where Spark's pages are. A failure of Spark's own in the block becomes
+    CommandFailed, with the file that has what Spark said.
     """
     from veil.pipeline.spark.session import (
         close_session,
@@ -143,11 +142,8 @@ def spark_session(settings: SparkSettings, title: str, *, quiet: bool = False) -
     )
 
     is_watched = sys.stderr.isatty() and not quiet
-    try:
-        with _shown("starting Spark", is_watched):
-            spark = open_session(replace(settings, title=f"veil {title}"))
-    except VeilError as refused:
-        raise CommandFailed(str(refused)) from None
+    with _shown("starting Spark", is_watched):
+        spark = open_session(replace(settings, title=f"veil {title}"))
     address = ui_address(spark)
     if address is not None and not quiet:
         echo_err(f"Spark's pages are at {address} while this runs")
@@ -158,16 +154,13 @@ def spark_session(settings: SparkSettings, title: str, *, quiet: bool = False) -
             shown_progress(spark, title, sys.stderr) if is_watched else nullcontext(),
         ):
             yield spark
-    except Exception as problem:
+    except BaseException as problem:
         reason = _spark_reason(spark, problem)
         log = close_session(spark, keep_log=reason is not None)
         if reason is None:
             raise
         told = "" if log is None else f"; what it said is in {log}"
         raise CommandFailed(f"Spark failed: {reason}{told}") from problem
-    except BaseException:
-        close_session(spark)
-        raise
     close_session(spark)
 
 
@@ -213,7 +206,7 @@ def _let_arrow_find_no_pandas() -> None:
         sys.meta_path.remove(cast(Any, NoPandas))
 
 
-def _spark_reason(spark: SparkSession, problem: Exception) -> str | None:
+def _spark_reason(spark: SparkSession, problem: BaseException) -> str | None:
     """One line of Spark's pages of Java, where it is Spark that failed; the rest goes into its log."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException

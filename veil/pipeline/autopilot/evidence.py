@@ -8,7 +8,6 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
 from pyarrow import compute as pc
 
 from veil import words
@@ -84,12 +83,11 @@ def _ended(
 ) -> tuple[int, int, int]:
     """Attempts of the queue that began between the instants with that window, those that overran it, and those whose holder
     crashed or fell silent."""
-    columns = (
-        "region", "account", "queue", "received_at", "first_deadline", "outcome", "overrun",
-    )  # fmt: skip
-    rows = read_rows(tables, file, pa.schema([arrow_schema(LEASES).field(name) for name in columns]))
+    whose = ("region", "account", "queue")
+    schema = arrow_schema(LEASES, *whose, "received_at", "first_deadline", "outcome", "overrun")
+    rows = read_rows(tables, file, schema)
     begun, end = (datetime.fromtimestamp(ms / 1000, UTC) for ms in (from_ms, until_ms))
-    is_own = reduce(and_, (pc.field(name) == getattr(work, name) for name in ("region", "account", "queue")))
+    is_own = reduce(and_, (pc.field(name) == getattr(work, name) for name in whose))
     is_within = (pc.field("received_at") >= begun) & (pc.field("received_at") <= end)
     rows = rows.filter(is_own & is_within & ~pc.field("outcome").isin(["undone", "removed", "open"]))
     length_us = pc.subtract(rows["first_deadline"].cast("int64"), rows["received_at"].cast("int64"))

@@ -165,8 +165,8 @@ QUEUE_HOURS: Final = """
 
 
 @cache
-def arrow_schema(ddl: str) -> Any:
-    """The columns of a table as Arrow has them."""
+def arrow_schema(ddl: str, *names: str) -> Any:
+    """The columns of a table as Arrow has them, or only those of these names."""
     import pyarrow as pa
 
     pair = pa.struct({"bucket": pa.int32(), "count": pa.int64()})
@@ -175,7 +175,9 @@ def arrow_schema(ddl: str) -> Any:
         "boolean": pa.bool_(), "array<struct<bucket:": pa.list_(pa.field("element", pair)),
     }  # fmt: skip
     lines = [line.split() for line in ddl.strip().splitlines()]
-    return pa.schema({name: types[kind.rstrip(",")] for name, kind, *_ in lines})
+    return pa.schema(
+        {name: types[kind.rstrip(",")] for name, kind, *_ in lines if not names or name in names}
+    )
 
 
 # ---- the two scales of the sums: buckets of length, and levels of time

@@ -243,7 +243,7 @@ def _each_file(
 ) -> list[T]:
     """What is made of each file's rows, with those of the columns that the table has; few files are in memory at a time."""
     check_files(tables, table, files)
-    schema = pa.schema([field for field in arrow_schema(TABLES[table]) if field.name in columns])
+    schema = arrow_schema(TABLES[table], *sorted(columns))
     with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
         return list(pool.map(lambda file: make(read_rows(tables, file, schema)), files))
 

@@ -13,7 +13,6 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
-import pyarrow as pa
 from pyarrow import compute as pc
 
 from veil.pipeline.lifecycles.columns import read_rows
@@ -197,8 +196,7 @@ def read_histories(
 ) -> dict[Work, History]:
     """The history of every queue and type in these files of sums, or of the queues named."""
     check_files(tables, "queue_months", files)
-    columns = (*Work._fields, "hour", "window_ms", "window_at", *COUNTS, *HISTOGRAMS)
-    schema = pa.schema([arrow_schema(QUEUE_HOURS).field(name) for name in columns])
+    schema = arrow_schema(QUEUE_HOURS, *Work._fields, "hour", "window_ms", "window_at", *COUNTS, *HISTOGRAMS)
     histories: dict[Work, History] = {}
     numbers: dict[Work, int] = {}
     keys, counts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
