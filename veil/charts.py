@@ -40,7 +40,6 @@ class LogScale(NamedTuple):
         return min(1.0, math.log(value / self.low) / math.log(self.high / self.low))
 
     def decades(self) -> list[float]:
-        """The powers of ten on it."""
         return [10.0**power for power in range(round(math.log10(self.low)), round(math.log10(self.high)) + 1)]
 
 

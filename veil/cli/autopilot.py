@@ -109,7 +109,6 @@ class ClientQueues:
         return set_timeout_command(self._client, queue, decision.before_s)
 
     def account(self, queue: str) -> str:
-        """Whose queue it is."""
         return self._client.account(queue)
 
 

@@ -226,7 +226,6 @@ class AutopilotState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_state(state: AutopilotState) -> bytes:
-    """The state as the JSON of `autopilot.json`."""
     return msgspec.json.encode(state)
 
 
@@ -235,7 +234,6 @@ class StateUnreadable(ValueError):
 
 
 def decode_state(text: bytes) -> AutopilotState:
-    """The state in that JSON."""
     try:
         state = msgspec.json.decode(text, type=AutopilotState)
     except msgspec.DecodeError as error:

@@ -255,7 +255,6 @@ class FindingsUnreadable(ValueError):
 
 
 def encode(findings: Findings) -> bytes:
-    """The findings as the JSON of `timeouts.json`."""
     return msgspec.json.encode(findings)
 
 

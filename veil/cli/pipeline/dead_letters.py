@@ -159,7 +159,6 @@ def _as_object(group: DeadLetterGroup) -> dict[str, Any]:
 
 
 def question(run: RedriveRun) -> str:
-    """What is asked before anything is done."""
     where = f"to {run.to}" if run.to else "to where they came from"
     changed = " with another content" if run.set_body is not None or run.set_attributes else ""
     return f"Redrive {plural(run.messages, 'dead letter')} {where}{changed}?"

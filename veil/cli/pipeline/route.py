@@ -110,7 +110,6 @@ class RouteCounts:
         echo_object(data, text, as_json=self._as_json, err=True)
 
     def show(self) -> None:
-        """All that was routed by this run."""
         if self._as_json:
             echo_json({"batches": self._batches, "total": dict(self._total), "refused": dict(self._refused)})
             return

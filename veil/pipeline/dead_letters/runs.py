@@ -103,12 +103,10 @@ def messages_a_call(rate_s: float | None) -> int:
 
 
 def place_of(tables: Storage, run_id: str) -> Storage:
-    """The folder of a run."""
     return tables.sub(f"{FOLDER}/{run_id}")
 
 
 def forget(tables: Storage, run_id: str) -> None:
-    """Remove the run with its selection."""
     tables.remove_folder(f"{FOLDER}/{run_id}")
 
 
@@ -137,7 +135,6 @@ def load_progress(place: Storage) -> RedriveProgress:
 
 
 def save_progress(place: Storage, progress: RedriveProgress) -> None:
-    """Note it durably."""
     place.write(_PROGRESS, msgspec.json.encode(progress))
 
 

@@ -26,7 +26,6 @@ TEXT: Final = pa.dictionary(pa.int32(), pa.string())
 
 
 def whole(column: Any) -> Any:
-    """The column in one piece."""
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
@@ -42,7 +41,6 @@ def numbers(column: Any) -> Ints:
 
 
 def flags(column: Any) -> Bools:
-    """Yes or no."""
     found: Bools = whole(column).to_numpy(zero_copy_only=False).astype(bool)
     return found
 
@@ -55,7 +53,6 @@ class Coded(NamedTuple):
 
     @classmethod
     def of(cls, column: Any) -> Coded:
-        """The texts of an Arrow column."""
         array = whole(column)
         if not pa.types.is_dictionary(array.type):
             array = array.dictionary_encode()
@@ -79,7 +76,6 @@ class Coded(NamedTuple):
         return Coded(np.where(rows >= 0, self.numbers[rows], np.int32(-1)), self.texts)
 
     def is_in(self, *words: str) -> Bools:
-        """Whether the text is one of these."""
         # One comparison for each word: to look the numbers up would take ten times as long.
         found = np.zeros(len(self.numbers), bool)
         for number, text in enumerate(self.texts.to_pylist()):
@@ -88,7 +84,6 @@ class Coded(NamedTuple):
         return found
 
     def array(self) -> Any:
-        """The column for Arrow."""
         return pa.DictionaryArray.from_arrays(
             pa.array(self.numbers, pa.int32(), mask=self.numbers < 0), self.texts
         )
@@ -152,7 +147,6 @@ def packed(rows: pa.Table | pa.RecordBatch) -> bytes:
 
 
 def unpacked(data: bytes) -> pa.Table:
-    """The same as rows again."""
     return pa.ipc.open_stream(data).read_all()
 
 
@@ -170,7 +164,6 @@ def read_rows(tables: Storage, file: str, schema: pa.Schema) -> pa.Table:
 
 
 def write_rows(tables: Storage, file: str, rows: pa.Table) -> None:
-    """Write a file of any of the tables."""
     # Instants, lengths and keys hardly repeat: differences are shorter than a dictionary, and quicker to write.
     rising = [field.name for field in rows.schema if field.type == INSTANT or field.type == pa.int64()]
     repeating = [

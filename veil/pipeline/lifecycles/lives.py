@@ -108,11 +108,9 @@ class _Events:
         self.has_id = flags(whole(table["message_id"]).is_valid())[order]
 
     def numbers(self, name: str) -> Ints:
-        """A column of numbers or instants."""
         return numbers(self._table[name])[self._order]
 
     def coded(self, name: str) -> Coded:
-        """A column of texts that repeat."""
         found = Coded.of(self._table[name])
         return found._replace(numbers=found.numbers[self._order])
 
@@ -121,7 +119,6 @@ class _Events:
         return whole(self._table[name]).take(pa.array(self._order[events], mask=events < 0))
 
     def which(self, *kinds: str) -> Ints:
-        """The events of these kinds."""
         found = self.kind == _NUMBER[kinds[0]]
         for kind in kinds[1:]:
             found |= self.kind == _NUMBER[kind]
@@ -316,7 +313,6 @@ class _Lives:
         }
 
     def leases(self) -> pa.Table:
-        """The rows of `leases`."""
         events, rows = self._events, np.flatnonzero(self.is_lease)
         plain = {
             **{name: getattr(self, name) for name in _OF_ROWS},
@@ -339,7 +335,6 @@ class _Lives:
         return table_of(columns, arrow_schema(LEASES_STORED))
 
     def messages(self) -> pa.Table:
-        """The rows of `messages`."""
         # A message's own events stand on its row of delivery 0, which is the first; where that is a lease there are none.
         firsts, queues = self._firsts, self._events.coded("other_queue")
         own = np.where(self.is_lease[firsts], -1, firsts)

@@ -54,7 +54,6 @@ class LifecyclesRun:
 
     @property
     def changed(self) -> bool:
-        """Whether there was anything new."""
         return self.segments > 0
 
 

@@ -35,7 +35,6 @@ _SCHEMA: Final = arrow_schema(QUEUE_HOURS)
 
 
 def buckets_of(lengths_ms: Ints) -> Ints:
-    """The bucket of each length."""
     octaves = np.log2(np.maximum(lengths_ms, 1).astype(np.float64))
     found: Ints = np.minimum(np.floor(octaves * PER_OCTAVE), BUCKET_MAX).astype(np.int64)
     return found

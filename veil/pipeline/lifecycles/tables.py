@@ -194,17 +194,14 @@ BUCKET_MAX: Final = 511  # 2^32 ms, 49 days: longer than anything a queue keeps
 
 
 def bucket_of(length_ms: float) -> int:
-    """The bucket of a length in milliseconds."""
     return min(BUCKET_MAX, math.floor(math.log2(max(length_ms, 1.0)) * PER_OCTAVE))
 
 
 def lower_ms(bucket: int) -> float:
-    """Where the bucket begins."""
     return upper_ms(bucket - 1) if bucket else 0.0
 
 
 def upper_ms(bucket: int) -> float:
-    """Where the bucket ends."""
     return math.pow(2.0, (bucket + 1) / PER_OCTAVE)
 
 
@@ -217,12 +214,10 @@ _EPOCH: Final = date(1970, 1, 1).toordinal()
 
 
 def day_of(hour: int) -> int:
-    """The day of an hour."""
     return hour // HOURS_A_DAY
 
 
 def month_of(day: int) -> int:
-    """The month of a day."""
     known = date.fromordinal(_EPOCH + day)
     return (known.year - 1970) * 12 + known.month - 1
 

@@ -91,7 +91,6 @@ class RouterState:
         return self._read(_CLASSES, dict[str, str]) or {}
 
     def keep_classes(self, classes: dict[str, str]) -> None:
-        """Remember the bands."""
         if classes != self.classes():
             self._write(_CLASSES, classes)
 

@@ -91,7 +91,6 @@ def check_class_by(text: str) -> str:
 
 
 def body_bytes() -> Column:
-    """The size of the body in UTF-8."""
     return F.octet_length("body")
 
 
@@ -179,7 +178,6 @@ class RouteTable(msgspec.Struct, frozen=True):
     class_by: str | None = None  # marked on the message, so that the journal knows it by that
 
     def queue_column(self) -> Column:
-        """The queue that each message goes to."""
         found = F.lit(self.default)
         for rule in reversed(self.rules):
             met = reduce(

@@ -65,7 +65,6 @@ class SparkSettings:
 
     @property
     def where(self) -> str:
-        """The master in effect."""
         return self.master or self.conf.get("spark.master") or "local[*]"
 
     @property

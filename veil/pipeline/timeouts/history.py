@@ -113,12 +113,10 @@ class History:
 
 
 def middle_s(bucket: int) -> float:
-    """The middle of a bucket, in seconds."""
     return (lower_ms(bucket) + upper_ms(bucket)) / 2000
 
 
 def bucket_of_s(length_s: float) -> int:
-    """The bucket of a length in seconds."""
     return bucket_of(length_s * 1000)
 
 
@@ -174,7 +172,6 @@ def files_since(manifest: Manifest, since: date | None) -> list[str]:
 
 
 def add_counts(history: History, row: dict[str, Any]) -> None:
-    """Add the counts of a row of sums."""
     for name in COUNTS:
         setattr(history, name, getattr(history, name) + row[name])
     last = row["hour"]

@@ -83,7 +83,6 @@ class Evidence:
     least_cost: bool = False  # the target is a bound, and what costs least within it is asked for
 
     def means(self, *timeouts_s: int) -> list[WithPolicy]:
-        """What each of the timeouts means for this work."""
         return evaluate(self.curve, self.timelines, timeouts_s, self.policy)
 
 
