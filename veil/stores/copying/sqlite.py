@@ -142,7 +142,7 @@ class SqliteTarget:
 
     def finish(self, facts: StoreFacts) -> None:
         connection = self._open()
-        last_seq = max(facts.last_seq, _highest(connection))
+        last_seq = max(facts.last_seq, connection.execute(CHECKS.highest_seq).get or 0)
         present = self._clock.mark()
         with connection:
             connection.execute(CHECKS.count_messages)
@@ -191,10 +191,6 @@ def _as_sends(rows: list[CopiedRow], rows_so_far: int) -> list[CopiedRow]:
 
 def _plain(cell: Any) -> Any:
     return int(cell) if isinstance(cell, bool) else bytes(cell) if isinstance(cell, memoryview) else cell
-
-
-def _highest(connection: apsw.Connection) -> int:
-    return int(connection.execute("SELECT coalesce(max(seq), 0) FROM message").fetchone()[0])  # type: ignore[index]
 
 
 @contextmanager

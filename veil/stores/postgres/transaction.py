@@ -416,17 +416,13 @@ async def nothing(tx: Transaction) -> None:
     """No work: a transaction with it only settles what is due and refreshes the queues."""
 
 
-def _future() -> asyncio.Future[Any]:
-    return asyncio.get_running_loop().create_future()
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class SharedOperation:
     """An operation that one caller waits for and that shares a transaction with others (commit.py)."""
 
     queue: Queue
     caller: Caller
-    answer: asyncio.Future[Any] = field(default_factory=_future)
+    answer: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     takes: int = 0  # how many messages it may put in flight
     numbers: int = 0  # how many order keys it needs
     may_add_groups: bool = False  # it may store the first message with a group
