@@ -13,6 +13,7 @@ from typing import Any
 import apsw
 import pytest
 
+from tests.stores.journal_kit import swept
 from tests.stores.kit import a_grouped_message, a_message, bodies, make_queue, receipts_of, some_messages
 from tests.stores.sqlite_kit import WAL, SyncGate, crashed_copy, open_store, rows, turns
 from tests.waiting import until_async
@@ -625,6 +626,25 @@ async def test_a_deleted_queue_is_swept_in_the_background(store: SqliteStore, tm
     copy = crashed_copy(tmp_path, tmp_path / "copy")
     assert rows(copy, f"SELECT count(*) FROM message WHERE queue_id <> {other.id}") == [(0,)]
     assert rows(copy, "SELECT id FROM queue") == [(other.id,)]
+
+
+async def test_a_queue_that_is_deleted_while_a_sweep_ends_is_swept(
+    store: SqliteStore, gate: SyncGate, tmp_path: Path
+):
+    queue = await make_queue(store)
+    await store.send(queue, some_messages("a", "b"))
+    other = await make_queue(store, "other")
+    gate.shut()
+    send = asyncio.ensure_future(store.send(other, [a_message()]))
+    await turns()
+    store._start_sweeping()  # finds nothing, and waits for the sync before it goes on to the outbox
+    await turns()
+    delete = asyncio.ensure_future(store.delete_queue(queue))
+    await turns()
+    gate.open()
+    await asyncio.gather(send, delete)
+    await swept(store)
+    assert rows(tmp_path, f"SELECT count(*) FROM message WHERE queue_id <> {other.id}") == [(0,)]
 
 
 async def test_a_deleted_queue_is_swept_after_a_restart(tmp_path: Path, clock: ManualClock):

@@ -105,6 +105,7 @@ class SqliteStore(OwnLeaseTime):
         self._lock = DataLock(directory)
         self._reserve = Reserve(directory)
         self._sweeper: asyncio.Task[None] | None = None
+        self._is_to_sweep = False
         self._forget_at_ms = 0
         self._claimed_bytes = 0
         self._room, self._peeks = asyncio.Lock(), asyncio.Semaphore(_PEEKS_MAX)
@@ -262,15 +263,18 @@ class SqliteStore(OwnLeaseTime):
         self._start_sweeping()
 
     def _start_sweeping(self) -> None:
+        self._is_to_sweep = True  # also where a sweep is about to end
         if self._sweeper is None or self._sweeper.done():
             self._sweeper = asyncio.create_task(self._sweep_deleted())
 
     async def _sweep_deleted(self) -> None:
         try:
-            while await self._do(queues.sweep_deleted, self._db):
-                pass
-            while await self._do(self._outbox.sweep):
-                pass
+            while self._is_to_sweep:
+                self._is_to_sweep = False
+                while await self._do(queues.sweep_deleted, self._db):
+                    pass
+                while await self._do(self._outbox.sweep):
+                    pass
         except StoreError:
             return  # it will be taken up at the next start
 
