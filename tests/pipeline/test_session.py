@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.pipeline.conftest import scrubbed
-from veil.cli.failures import CommandFailed
 from veil.cli.pipeline.options import spark_session
 from veil.pipeline.spark.session import (
     SessionRefused,
+    SparkFailed,
     SparkSettings,
     chosen,
     close_session,
@@ -212,7 +212,7 @@ def test_settings_that_come_too_late_for_a_given_spark_are_refused(
 
 
 def test_a_failure_of_sparks_own_is_told_in_one_line(spark: SparkSession):
-    with pytest.raises(CommandFailed) as failure, spark_session(SparkSettings(), "a job") as own:
+    with pytest.raises(SparkFailed) as failure, spark_session(SparkSettings(), "a job") as own:
         own.range(1).selectExpr("raise_error('the disk is gone')").collect()
 
     assert str(failure.value).startswith("Spark failed: [USER_RAISED_EXCEPTION] the disk is gone")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
@@ -131,37 +130,22 @@ def spark_session(settings: SparkSettings, title: str, *, quiet: bool = False) -
     """A session for the command: started quietly or the given one, with a bar on a terminal while the block runs.
 
     `quiet` (for `--json`) shows neither the bar nor where Spark's pages are. A failure of Spark's own in the block becomes
-    CommandFailed, with the file that has what Spark said.
+    SparkFailed.
     """
-    from veil.pipeline.spark.session import (
-        close_session,
-        open_session,
-        shown_progress,
-        ui_address,
-        without_query_pages,
-    )
+    from veil.pipeline.spark.session import session, shown_progress, ui_address, without_query_pages
 
     is_watched = sys.stderr.isatty() and not quiet
-    with _shown("starting Spark", is_watched):
-        spark = open_session(replace(settings, title=f"veil {title}"))
-    address = ui_address(spark)
-    if address is not None and not quiet:
-        echo_err(f"Spark's pages are at {address} while this runs")
-    try:
-        with (
-            _without_py4j_traces(),
-            without_query_pages(),
-            shown_progress(spark, title, sys.stderr) if is_watched else nullcontext(),
-        ):
-            yield spark
-    except BaseException as problem:
-        reason = _spark_reason(spark, problem)
-        log = close_session(spark, keep_log=reason is not None)
-        if reason is None:
-            raise
-        told = "" if log is None else f"; what it said is in {log}"
-        raise CommandFailed(f"Spark failed: {reason}{told}") from problem
-    close_session(spark)
+    with ExitStack() as stack:
+        with _shown("starting Spark", is_watched):
+            spark = stack.enter_context(session(replace(settings, title=f"veil {title}")))
+        address = ui_address(spark)
+        if address is not None and not quiet:
+            echo_err(f"Spark's pages are at {address} while this runs")
+        stack.enter_context(_without_py4j_traces())
+        stack.enter_context(without_query_pages())
+        if is_watched:
+            stack.enter_context(shown_progress(spark, title, sys.stderr))
+        yield spark
 
 
 @contextmanager
@@ -204,25 +188,6 @@ def _let_arrow_find_no_pandas() -> None:
         pa.array([0]), pa.scalar(0)
     finally:
         sys.meta_path.remove(cast(Any, NoPandas))
-
-
-def _spark_reason(spark: SparkSession, problem: BaseException) -> str | None:
-    """One line of Spark's pages of Java, where it is Spark that failed; the rest goes into its log."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
-
-    from veil.pipeline.spark.session import first_line, has_died, log_of
-
-    if not isinstance(problem, Py4JError | PySparkException | ConnectionError):
-        return None
-    log = log_of(spark)
-    if log is not None:
-        with (
-            log.open("a", encoding="utf-8") as said,
-            suppress(Exception),
-        ):  # the error's text is asked of a JVM
-            traceback.print_exception(problem, file=said)
-    return "its process died (out of memory?)" if has_died(spark) else first_line(problem)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -137,6 +138,10 @@ _TELLING = re.compile(r"Exception: |^Error: |^Caused by: ")
 
 class SessionFailed(VeilError):
     """Spark did not start; the text names the file that has what it said."""
+
+
+class SparkFailed(VeilError):
+    """Spark failed while it worked; one line, with the file that has the rest."""
 
 
 _HOME: Final = "veil-spark-"
@@ -317,15 +322,37 @@ _given: dict[int, SparkSession] = {}  # by the id of our own session beside it: 
 
 @contextmanager
 def session(settings: SparkSettings | None = None) -> Iterator[SparkSession]:
-    """A session to work in; a Spark that was started for it ends with it, one that was given stays."""
-    spark, has_failed = open_session(settings), False
+    """A session to work in; a Spark that was started for it ends with it, one that was given stays.
+
+    A failure of Spark's own in the block becomes SparkFailed, with the file that has what Spark said.
+    """
+    spark = open_session(settings)
     try:
         yield spark
-    except Exception:
-        has_failed = True
-        raise
-    finally:
-        close_session(spark, keep_log=has_failed)
+    except BaseException as problem:
+        reason = _reason_of(spark, problem)
+        log = close_session(spark, keep_log=reason is not None)
+        if reason is None:
+            raise
+        told = "" if log is None else f"; what it said is in {log}"
+        raise SparkFailed(f"Spark failed: {reason}{told}") from problem
+    close_session(spark)
+
+
+def _reason_of(spark: SparkSession, problem: BaseException) -> str | None:
+    """One line of Spark's pages of Java, where it is Spark that failed; the rest goes into its log."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    if not isinstance(problem, Py4JError | PySparkException | ConnectionError):
+        return None
+    log = log_of(spark)
+    if log is None:
+        return first_line(problem)
+    with log.open("a", encoding="utf-8") as said, suppress(Exception):  # the error's text is asked of a JVM
+        traceback.print_exception(problem, file=said)
+    assert _started is not None
+    return "its process died (out of memory?)" if _started.has_died else first_line(problem)
 
 
 def open_session(settings: SparkSettings | None = None) -> SparkSession:
@@ -378,11 +405,6 @@ def close_session(spark: SparkSession, *, keep_log: bool = False) -> Path | None
 def log_of(spark: SparkSession) -> Path | None:
     """The file with what this Spark says, where it was started here; `close_session` removes it unless told to keep it."""
     return _started.log if _started is not None and _started.session is spark else None
-
-
-def has_died(spark: SparkSession) -> bool:
-    """Whether the Spark that was started here is gone without having been told to."""
-    return _started is not None and _started.session is spark and _started.has_died
 
 
 def ui_address(spark: SparkSession) -> str | None:
