@@ -350,6 +350,23 @@ async def test_the_result_of_a_handler_that_lost_its_lease_is_not_deleted():
         assert harness.service.calls["delete"] == 1
 
 
+async def test_a_consumer_that_may_not_delete_stops_instead_of_doing_all_work_again():
+    app, seen = Consumer("orders", concurrency=1, prefetch=0), []
+
+    @app.handler
+    async def handle(body: str) -> None:
+        seen.append(body)
+
+    with pytest.raises(ConsumerFailed, match=r"queue orders: .*InjectedFatal"):
+        async with ConsumerHarness(app) as harness:
+            harness.fail("delete", Failure.FATAL, times=100)
+            for number in range(20):
+                await harness.send(str(number))
+            await harness.settle()
+            assert not harness.runner.is_receiving
+    assert len(seen) < 20
+
+
 async def test_an_async_handler_that_loses_its_lease_is_cancelled():
     app, ends = Consumer("orders", renewal=NoRenewal()), []
 

@@ -418,7 +418,7 @@ async def test_what_waits_for_its_delete_is_held_and_is_not_deleted_once_it_is_l
 
     async def no_pause(seconds: float) -> None: ...
 
-    deletes = Deletes(Api(), "url", keeper, sleep=no_pause, random=Random(0))  # type: ignore[arg-type]
+    deletes = Deletes(Api(), "url", keeper, on_fatal=print, sleep=no_pause, random=Random(0))  # type: ignore[arg-type]
     messages = [a_message(id=str(number)) for number in range(4)]
     answers = [deletes.add(messages[0])]
     await turn()

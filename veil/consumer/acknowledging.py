@@ -160,6 +160,7 @@ class Deletes(Batcher[Message]):
         url: str,
         keeper: Keeper,
         *,
+        on_fatal: Callable[[ApiError], None],
         sleep: Callable[[float], Awaitable[None]],
         random: Random,
     ) -> None:
@@ -170,7 +171,7 @@ class Deletes(Batcher[Message]):
 
         super().__init__(delete, sleep=sleep, random=random, count_max=lambda: api.bulk_max)
         self._handled: OrderedDict[str, None] = OrderedDict()
-        self._url, self._keeper = url, keeper
+        self._url, self._keeper, self._on_fatal = url, keeper, on_fatal
 
     def was_handled(self, message_id: str) -> bool:
         """Whether the message was handled before and only its delete failed."""
@@ -205,6 +206,8 @@ class Deletes(Batcher[Message]):
             level = logging.ERROR
             became = "not deleted: %s; when it comes back it is deleted, not handled again"
         _log.log(level, f"message %s of %s was handled, but {became}", message.id, self._url, error)
+        if error.failure is Failure.FATAL:
+            self._on_fatal(error)  # or all that is received would be handled again and again
 
 
 # ---- releasing

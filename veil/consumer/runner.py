@@ -207,7 +207,11 @@ class Runner:
     def _join(self, api: SqsClient, keeper: Keeper) -> None:
         settings, dependencies, facts = self._settings, self._dependencies, self.facts
         sleep, random = dependencies.sleep, dependencies.random
-        self.deletes = Deletes(api, facts.url, keeper, sleep=sleep, random=random)
+
+        def on_fatal(error: ApiError) -> None:
+            self.ask_to_stop(ConsumerFailed(f"queue {settings.queue}: {error}"))
+
+        self.deletes = Deletes(api, facts.url, keeper, on_fatal=on_fatal, sleep=sleep, random=random)
         releases = self._releases = Releases(api, facts.url, fifo=facts.fifo, sleep=sleep, random=random)
         processor = self._processor = MessageProcessor(
             api=api,
@@ -226,7 +230,7 @@ class Runner:
             facts,
             free_slots=self._free_slots,
             deliver=self._deliver,
-            on_fatal=lambda error: self.ask_to_stop(ConsumerFailed(f"queue {settings.queue}: {error}")),
+            on_fatal=on_fatal,
             calls_max=min(RECEIVES_MAX, math.ceil((self._receive_target + AHEAD_MAX) / 10)),
             sleep=sleep,
             random=random,
