@@ -98,7 +98,6 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: 
 
 
 def _aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> Iterator[str]:
-    """The table as lines of text."""
     widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
     for line in [[name.upper() for name in columns], *rows]:
         padded = [
@@ -128,7 +127,6 @@ def show_list(
 
 
 def _terminal() -> Any:
-    """Stdout, as rich draws on it."""
     from rich.console import Console
 
     return Console(highlight=False, no_color=not has_colour(sys.stdout))

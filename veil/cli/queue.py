@@ -174,7 +174,6 @@ def dead_letter_queues(client: BlockingClient) -> dict[str, list[str]]:
 
 
 def read_tags(options: Sequence[str] | None) -> dict[str, str]:
-    """Tags from KEY=VALUE texts."""
     tags: dict[str, str] = {}
     for text in options or ():
         key, equals, value = text.partition("=")

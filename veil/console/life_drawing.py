@@ -151,7 +151,6 @@ class Drawing(NamedTuple):
 
 
 def draw(life: Life, now_ms: int) -> Drawing:
-    """The drawing of a life as it stands now."""
     end_ms = life.until_ms(now_ms)
     scale = LifeScale(life.begins_ms, end_ms, _busy(life, now_ms))
     rows: list[LifeRow] = []
@@ -235,7 +234,6 @@ def _cuts(scale: LifeScale, begin: float, end: float) -> list[LifeMark]:
 
 
 def lease_words(lease: LeaseLife) -> str:
-    """One lease in a line."""
     parts = []
     if lease.held_ms is not None:
         parts.append(f"held {_length(lease.held_ms)}")

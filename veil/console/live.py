@@ -214,5 +214,4 @@ class Live:
 
 
 def event(name: str, data: object) -> bytes:
-    """One server-sent event."""
     return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()

@@ -32,15 +32,12 @@ _BINARY_SHOWN_BYTES: Final = 64
 
 
 class Body(NamedTuple):
-    """A body to look at."""
-
     text: str  # laid out if it is JSON, and cut if it is long
     is_json: bool
     is_cut: bool  # there is more than is shown
 
 
 def show_preview(body: str) -> str:
-    """Its beginning, on one line."""
     return visible(" ".join(body[: PREVIEW_CHARS * 2].split()))[:PREVIEW_CHARS]
 
 

@@ -89,7 +89,6 @@ _KEY_CHARS_MAX: Final = 2_048
 
 
 def form_values(settings: QueueSettings) -> dict[str, str]:
-    """The texts that stand in the fields for these settings."""
     redrive, allow = settings.redrive, settings.redrive_allow
     return {
         **{name: str(getattr(settings, name)) for name in NUMBERS},

@@ -47,7 +47,6 @@ class CurrentMessage(NamedTuple):
 
     @property
     def lease(self) -> str:
-        """What a form calls its lease."""
         return f"{self.message.seq}:{self.message.delivery}"
 
     @property
@@ -72,7 +71,6 @@ class MessageHistory(NamedTuple):
 
 
 async def find_present(visit: Visit, key: QueueKey, seq: int) -> CurrentMessage | None:
-    """The message of that key in that queue, if it is there."""
     queue = await visit.service.store.find_queue(key)
     if queue is None:
         return None

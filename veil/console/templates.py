@@ -142,7 +142,6 @@ def static_address(name: str) -> str:
 
 
 def static_file(name: str) -> Response:
-    """The file; raises NotFound."""
     if name not in static_files():
         raise NotFound("There is no such file.")
     return Response(200, static_files()[name][0], _TYPES[Path(name).suffix], _FOR_EVER)

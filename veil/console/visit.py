@@ -114,7 +114,6 @@ class Visit:
         return rows[(number - 1) * size : number * size], (number, pages)
 
     async def own_queues(self) -> list[Queue]:
-        """All queues of the visitor's account."""
         account = self.identity.account
         return [queue for queue in await self.service.store.all_queues() if queue.key.account == account]
 
@@ -168,7 +167,6 @@ class Visit:
         return html(text, status or (422 if self.problems else 200))
 
     async def fragment(self, template: str, **values: Any) -> str:
-        """A piece of a page, for a live stream."""
         return await self.console.templates.render_in_slices(
             template, self.time_slice, visit=self, root=ROOT, **values
         )

@@ -154,7 +154,6 @@ class Form:
         return self._first.get(name, default).replace("\r\n", "\n")
 
     def all(self, name: str) -> list[str]:
-        """Every value of a field that may come several times."""
         return [value for each, value in self.pairs if each == name]
 
     def checked(self, name: str) -> bool:

@@ -141,7 +141,6 @@ class Workload:
         return time.monotonic() - begun_s
 
     def stop(self) -> None:
-        """Stop everybody properly."""
         self._children.end(
             [*self._producers.values(), *(child for team in self._workers.values() for child in team)]
         )
@@ -183,7 +182,6 @@ class Workload:
 
 
 def _counts(client: BlockingClient, queue: str) -> tuple[int, int]:
-    """Messages visible and in flight."""
     names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
     found = client.attributes(queue, *names)
     return int(found[names[0]]), int(found[names[1]])

@@ -77,7 +77,6 @@ class _Story:
         self.is_timed = False  # where the machine is late, a lease lapses too soon for the story
 
     def tell(self) -> None:
-        """Everything, from a server's start to its end."""
         stage = self._stage
         stage.act(
             "A queue server",

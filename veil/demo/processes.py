@@ -117,7 +117,6 @@ class Child:
             self._process.stdin.flush()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to it and all that it has started."""
         if self._process.poll() is None:  # afterwards the number may be somebody else's
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
@@ -137,7 +136,6 @@ class Child:
         return code
 
     def last_words(self) -> str:
-        """The last line of its log."""
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return f"{lines[-1] if lines else 'no reason given'} (all of it is in {self.log})"
 
@@ -219,7 +217,6 @@ class Children:
                 time.sleep(0.02)
 
     def client(self) -> BlockingClient:
-        """A new client of the server."""
         from veil.client.blocking import BlockingClient, ServiceTarget
 
         return BlockingClient(ServiceTarget(self.endpoint, "us-east-1"))

@@ -80,7 +80,6 @@ class Stage:
         self._wrapped("    ", sentence)
 
     def note(self, text: str) -> None:
-        """One fact of the act."""
         self._wrapped("    · ", visible(text), "2")
 
     def show(self, command: str, answer: str | None = None) -> None:

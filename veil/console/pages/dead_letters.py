@@ -62,7 +62,6 @@ class LetterSelection(NamedTuple):
 
 
 def read_selection(form: Form) -> LetterSelection:
-    """What a query or a form asks for."""
     redriven = form.text("redriven")
     wanted = LetterFilter(
         text=form.text("text")[:200],

@@ -99,7 +99,6 @@ THEMES = ("system", "light", "dark")
 
 @post("/theme", needs=None)
 async def choose_theme(visit: Visit) -> Response:
-    """Remember the visitor's choice for a year."""
     theme = visit.form.text("theme")
     place = own_place(visit.form.text("back"))
     if theme not in THEMES:

@@ -154,7 +154,6 @@ _Drawn = tuple[tuple[object, ...], tuple[QueueKey, int], dict[str, str]]
 
 @page("/queues/{region}/{name}/messages/{seq}")
 async def message_page(visit: Visit) -> Response:
-    """The message of that key in the queue, or what is known of it."""
     key, seq = _named(visit)
     further = visit.query.number("further", 1, 1, FURTHER_MAX)
     history = await message_history(visit, key, seq, further)

@@ -134,7 +134,6 @@ async def leased_message(service: Service, queue: Queue, name: LeaseName) -> Sto
 
 @queue_view("in-flight", live_parts={"lease-rows": "queue_lease_rows.html"})
 async def in_flight_page(visit: Visit, queue: Queue) -> Mapping[str, Any]:
-    """The open leases; with what is wrong with what was asked, after a try."""
     after = visit.query.number("after", 0, 0, SEQ_MAX)
     by_deadline = visit.query.text("order") == "deadline"
     result = await open_leases(visit.service, queue, after, visit.time_slice)

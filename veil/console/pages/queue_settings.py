@@ -33,7 +33,6 @@ _SOURCES_SHOWN = 50
 
 @queue_view("settings")
 async def settings_page(visit: Visit, queue: Queue) -> Mapping[str, Any]:
-    """What is set, where the queue is, and who sends dead letters here."""
     texts = setting_texts(queue.settings)
     del texts["Policy"]  # has a page of its own
     sources = await visit.service.store.dead_letter_sources(queue.key, limit=_SOURCES_SHOWN + 1)

@@ -280,7 +280,6 @@ async def apply(visit: Visit) -> Change:
 
 
 def _whole(visit: Visit, findings: Findings | None) -> list[Finding]:
-    """The findings about whole queues of the visitor's account."""
     found = () if findings is None else findings.findings
     return [each for each in found if each.message_type is None and each.account == visit.identity.account]
 
