@@ -528,8 +528,6 @@ def test_clocks_may_differ_by_fifteen_minutes_and_no_more() -> None:
         "Signature not yet current: 20250615T123045Z is still later than 20250615T122945Z"
         " (20250615T121445Z + 15 min.)"
     )
-    with pytest.raises(SignatureMismatch, match="Signature expired"):
-        Verifier({KEY.key_id: KEY}, skew_ms=5 * MINUTE_MS).verify(request, NOW_MS + 6 * MINUTE_MS)
 
 
 def test_a_link_ends_when_it_says() -> None:

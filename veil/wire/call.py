@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from hashlib import blake2b
@@ -229,16 +229,10 @@ class Call(msgspec.Struct):
         """The queue's URL, reachable by this caller."""
         return self.urls.url(queue.key, self.request)
 
-    async def queue(self, url: str) -> Queue:
+    def queue(self, url: str) -> Awaitable[Queue]:
         """The queue behind the URL, if it exists and the caller may do this action on it."""
-        # A bare name is one of the caller's own queues; nobody has none, and is refused below like any stranger.
-        key = self.urls.key(url, self.region, self.account or ANONYMOUS)
-        if key.account == self.account:
-            # Nearly every request: its own queue, without a policy. The rest is for `permitted` to say.
-            queue = await self.service.store.find_queue(key)
-            if queue is not None and queue.settings.policy is None:
-                return queue
-        return await self.permitted(key)
+        # A bare name is one of the caller's own queues; nobody has none, and is refused like any stranger.
+        return self.permitted(self.urls.key(url, self.region, self.account or ANONYMOUS))
 
     async def permitted(self, key: QueueKey) -> Queue:
         """The queue of that key; raises QueueMissing to its owner only, so that strangers learn nothing by asking."""

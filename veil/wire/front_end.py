@@ -16,7 +16,7 @@ from veil.core.errors import StoreError, StoreUnavailable, VeilError
 from veil.core.limits import RECEIVE_MAX
 from veil.service.service import Service
 from veil.wire import aws_json, aws_query
-from veil.wire.actions import ACTIONS
+from veil.wire.actions import ACTIONS, Action
 from veil.wire.call import Call, QueueUrls, read_path
 from veil.wire.exchange import AnswerCounts, Handler, Request, Response, request_ids
 from veil.wire.large import LARGE_BYTES, check_room, in_thread, is_large_form
@@ -167,15 +167,21 @@ class SqsFrontEnd(FrontEnd):
         if request.method not in ("GET", "POST"):
             headers = (("x-amzn-RequestId", request_id), ("Allow", "GET, POST"))
             return Response(405, b"", aws_query.CONTENT_TYPE, headers)
-        # Whose it is comes first: what a stranger sends is not read, however large.
         is_large = is_large_form(request)
-        caller = await in_thread(self._caller, request) if is_large else self._caller(request)
-        call.account, call.key_id, call.region = caller
-        form = (request.query, request.body)
-        if is_large:
-            parameters = await in_thread(aws_query.read_parameters, *form)
-        else:
-            parameters = aws_query.read_parameters(*form)
+        action, given = await in_thread(self._read_form, call) if is_large else self._read_form(call)
+        output = await action.run(call, given)
+        answer = (action.name, output, request_id, aws_query.wants_json(request))
+        if call.answer_bytes <= LARGE_BYTES:
+            return aws_query.answer(*answer)
+        check_room(request, call.answer_bytes)
+        return await in_thread(aws_query.answer, *answer, True)
+
+    def _read_form(self, call: Call) -> tuple[Action, Any]:
+        """The action that the form names, and its input."""
+        request = call.request
+        # Whose it is comes first: what a stranger sends is not read, however large.
+        call.account, call.key_id, call.region = self._caller(request)
+        parameters = aws_query.read_parameters(request.query, request.body)
         name = call.action = parameters.get("Action", "")
         if not name:
             raise ActionMissing
@@ -185,14 +191,7 @@ class SqsFrontEnd(FrontEnd):
             raise ActionUnknown(name)
         if request.method == "GET" and not action.only_reads and not self._is_signed(call):
             raise ChangeByGet(name)
-        read = (action, parameters, queue_path)
-        given = await in_thread(aws_query.read_input, *read) if is_large else aws_query.read_input(*read)
-        output = await action.run(call, given)
-        answer = (name, output, request_id, aws_query.wants_json(request))
-        if call.answer_bytes <= LARGE_BYTES:
-            return aws_query.answer(*answer)
-        check_room(request, call.answer_bytes)
-        return await in_thread(aws_query.answer, *answer, True)
+        return action, aws_query.read_input(action, parameters, queue_path)
 
     def _caller(self, request: Request) -> tuple[str | None, str, str]:
         """Account, key id and region; the account is None for a request that nobody signed."""

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from veil.signing.sigv4 import (
     ALGORITHM,
     EXPIRES_S_MAX,
+    SERVICE,
     TERMINATOR,
     canonical_query,
     query_pairs,
@@ -55,12 +56,8 @@ class _SignatureClaim:
 class Verifier:
     """Tells who signed a request, or refuses it with a `SignatureRefused`; never raises anything else."""
 
-    def __init__(
-        self, keys: Mapping[str, AccessKey], *, skew_ms: int = SKEW_MS, service: str = "sqs"
-    ) -> None:
+    def __init__(self, keys: Mapping[str, AccessKey]) -> None:
         self._keys = keys
-        self._skew_ms = skew_ms
-        self._service = service
         # By secret, not by key id: a rotated secret must not meet the old one's signing key. Bounded, because
         # date and region are the sender's to choose.
         self._signing_key = lru_cache(maxsize=_SIGNING_KEYS_MAX)(signing_key)
@@ -86,8 +83,8 @@ class Verifier:
                 f"e.g. keyid/date/region/service/term, got '{claim.credential}'"
             )
         key_id, date, region, service, terminator = parts
-        self._check_time(claim, now_ms)
-        self._check_scope(claim.timestamp, date, region, service, terminator)
+        _check_time(claim, now_ms)
+        _check_scope(claim.timestamp, date, region, service, terminator)
         # Before the work that grows with the request: strangers get none of it. That the key is unknown is said in any case,
         # as AWS says it, so the quicker answer gives nothing away.
         key = self._keys.get(key_id)
@@ -116,39 +113,40 @@ class Verifier:
             raise SignatureMismatch
         return key, region
 
-    def _check_time(self, claim: _SignatureClaim, now_ms: int) -> None:
-        signed_ms = _instant_ms(claim.timestamp)
-        if signed_ms is None:
-            raise SignatureMalformed(f"Date must be in ISO-8601 'basic format'. Got '{claim.timestamp}'.")
-        skew_ms = self._skew_ms
-        # A presigned link says itself how long it lives, to the second: the skew does not lengthen it.
-        lifetime_ms = skew_ms if claim.expires_s is None else claim.expires_s * 1000
-        if now_ms - signed_ms > lifetime_ms:
-            raise SignatureMismatch(
-                f"Signature expired: {claim.timestamp} is now earlier than"
-                f" {sigv4_timestamp(now_ms - lifetime_ms)}"
-                f" ({sigv4_timestamp(now_ms)} - {_length(lifetime_ms)})"
-            )
-        if signed_ms - now_ms > skew_ms:
-            raise SignatureMismatch(
-                f"Signature not yet current: {claim.timestamp} is still later than"
-                f" {sigv4_timestamp(now_ms + skew_ms)} ({sigv4_timestamp(now_ms)} + {_length(skew_ms)})"
-            )
 
-    def _check_scope(self, timestamp: str, date: str, region: str, service: str, terminator: str) -> None:
-        if date != timestamp[:8]:
-            raise SignatureMismatch(
-                "Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP: "
-                f"'{date}' != '{timestamp[:8]}', from '{timestamp}'."
-            )
-        if not _is_region(region):
-            raise SignatureMismatch(f"Credential should be scoped to a valid region, not '{region}'.")
-        if service != self._service:
-            raise SignatureMismatch(f"Credential should be scoped to correct service: '{self._service}'.")
-        if terminator != TERMINATOR:
-            raise SignatureMismatch(
-                f"Credential should be scoped with a valid terminator: '{TERMINATOR}', not '{terminator}'."
-            )
+def _check_time(claim: _SignatureClaim, now_ms: int) -> None:
+    signed_ms = _instant_ms(claim.timestamp)
+    if signed_ms is None:
+        raise SignatureMalformed(f"Date must be in ISO-8601 'basic format'. Got '{claim.timestamp}'.")
+    # A presigned link says itself how long it lives, to the second: the skew does not lengthen it.
+    lifetime_ms = SKEW_MS if claim.expires_s is None else claim.expires_s * 1000
+    if now_ms - signed_ms > lifetime_ms:
+        raise SignatureMismatch(
+            f"Signature expired: {claim.timestamp} is now earlier than"
+            f" {sigv4_timestamp(now_ms - lifetime_ms)}"
+            f" ({sigv4_timestamp(now_ms)} - {_length(lifetime_ms)})"
+        )
+    if signed_ms - now_ms > SKEW_MS:
+        raise SignatureMismatch(
+            f"Signature not yet current: {claim.timestamp} is still later than"
+            f" {sigv4_timestamp(now_ms + SKEW_MS)} ({sigv4_timestamp(now_ms)} + {_length(SKEW_MS)})"
+        )
+
+
+def _check_scope(timestamp: str, date: str, region: str, service: str, terminator: str) -> None:
+    if date != timestamp[:8]:
+        raise SignatureMismatch(
+            "Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP: "
+            f"'{date}' != '{timestamp[:8]}', from '{timestamp}'."
+        )
+    if not _is_region(region):
+        raise SignatureMismatch(f"Credential should be scoped to a valid region, not '{region}'.")
+    if service != SERVICE:
+        raise SignatureMismatch(f"Credential should be scoped to correct service: '{SERVICE}'.")
+    if terminator != TERMINATOR:
+        raise SignatureMismatch(
+            f"Credential should be scoped with a valid terminator: '{TERMINATOR}', not '{terminator}'."
+        )
 
 
 def unverified_scope(request: Request) -> tuple[str | None, str | None]:
