@@ -61,7 +61,7 @@ class GivenBack(LeaseChange, frozen=True, gc=False):
 
 
 class DelayChanged(LeaseChange, frozen=True, gc=False):
-    """Its sender set anew when it becomes visible."""
+    """Its sender changed when it becomes visible."""
 
 
 class Released(LeaseChange, frozen=True, gc=False):

@@ -41,7 +41,7 @@ class Kind(IntEnum):
     REDRIVEN = 10  # left the dead letters; it goes on under a new id
     EXPIRED = 11  # its retention ended
     PURGED = 12  # with its queue's content, or with the queue
-    DELAYED = 13  # its sender set anew when it becomes visible
+    DELAYED = 13  # its sender changed when it becomes visible
     GIVEN_BACK = 14  # the holder ended its attempt and set when the message is visible again
     HOLDER_SEEN = 15  # after the lapse: its holder went on, and did not come back for it (core.attempt)
     HOLDER_SILENT = 16  # after the lapse: nothing was heard of its holder, while others of the queue went on

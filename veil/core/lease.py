@@ -7,7 +7,7 @@ does not hold the open lease never touches it.**
 
 SMQ is strict: a receipt dies with its deadline, and an extension gives the lease a new receipt in place of the old one (a
 rotation). A message that waits out its delay has a receipt too, with delivery 0, by which its sender may take it back, or set
-the delay anew by a rotation.
+the delay again by a rotation.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def judge_extension(
 def judge_rotation(held: MessageFacts | None, receipt: Receipt, visibility_s: int, now_ms: int) -> int | None:
     """The new deadline, or None for visible at once; raises MessageGone unless the receipt holds the open lease or the delay.
 
-    The lease begins anew with its new receipt, and with it the twelve hours: whoever proves by rotating that they are still
-    there may hold a message for as long as they do. A delay that is set anew ends after that time from now, sooner or later
+    The lease starts over with its new receipt, and with it the twelve hours: whoever proves by rotating that they are still
+    there may hold a message for as long as they do. A delay that is set again ends after that time from now, sooner or later
     than before: so SMQ's clients commit what they sent as part of a transaction.
     """
     if (

@@ -77,7 +77,7 @@ class ReceiptBook:
         # The latest that were written here, by their texts: most come back soon, and to find one takes a sixth of reading it.
         self._fresh: dict[str, Receipt] = {}
         self._older: dict[str, Receipt] = {}
-        # Its method copies the state for each MAC: cheaper than made anew.
+        # Its method copies the state for each MAC: cheaper than making it again.
         self._keyed = hashlib.blake2s(key=key, digest_size=_MAC_BYTES).copy
 
     def __reduce__(self) -> tuple[type[ReceiptBook], tuple[bytes]]:

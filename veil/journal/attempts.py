@@ -232,7 +232,7 @@ def _apply(stay: Stay, event: LifeEvent) -> None:
 
 def _receive(stay: Stay, lease: LeaseLife | None, event: LifeEvent) -> None:
     if lease is not None and lease.delivery == event.delivery:
-        # A repeated receive under one name: the same lease, its window begun anew.
+        # A repeated receive under one name: the same lease, its window started over.
         _renew(lease, event)
         return
     deadline_ms = event.deadline_ms or event.at_ms

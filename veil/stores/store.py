@@ -15,7 +15,7 @@ What every store must keep, besides the rules in `core.lease`:
 * **Settling.** Before an operation looks at the messages of a queue, everything due there by now has happened: delays and
   leases that ended (ordered by instant, then `seq`), retention. An expired message is gone, held or not.
 * **Edits.** A new retention counts for every message at once. A new delay does not reach messages that are waiting, except
-  on FIFO queues, where their delay then counts anew from their send.
+  on FIFO queues, where their delay then counts again from their send.
 * **Pauses.** A paused queue gives nothing to a receive, nor to a hold's first one, and dead-letters nothing; what was received
   before stays with its holder, repeated attempts and holds included, and deadlines go on. A resume announces what is visible.
 * **Dead letters.** A message that `is_spent` when a receive would take it moves to the dead-letter queue in the same
@@ -47,7 +47,7 @@ What every store must keep, besides the rules in `core.lease`:
   otherwise (by a receive, a repeated attempt, a hold) has rotation 0, one that a late receipt takes back that receipt's own.
   The journal tells of a rotation as of an extension.
 * **Waiting messages.** A receipt with delivery 0 deletes its message while that waits out its delay, and a rotation by it sets
-  the delay anew, counted from now, and replaces the receipt; it does nothing else. The message stays delayed, no receive is
+  the delay again, counted from now, and replaces the receipt; it does nothing else. The message stays delayed, no receive is
   counted, and its retention goes on from the send. The journal tells of it as `delayed`.
 * **Chosen redrives** move as a move task moves; each on its own, all in one transaction.
 * **The journal.** A store that is told to keep one records what happened to each message (`core.event`) in the same
@@ -152,7 +152,7 @@ class Store(Protocol):
         """Let everything happen that is due by now, in every queue."""
 
     async def has_duty(self, duty: str) -> bool:
-        """Whether it is ours to do what only one node at a time does (`export`, `move:ID`): asked anew before every step. A
+        """Whether it is ours to do what only one node at a time does (`export`, `move:ID`): asked again before every step. A
         store with one node says yes; of several nodes one has the duty, and loses it a few seconds after it last asked."""
 
     # ---- queues
@@ -283,7 +283,7 @@ class Store(Protocol):
     async def receive_hold(
         self, queue: Queue, key: HoldKey, count: int, *, visibility_s: int, caller: Caller = NOBODY
     ) -> HoldContent:
-        """What is under that name, its windows (of at least a second) begun anew; `count` is for the first time. Raises
+        """What is under that name, its windows (of at least a second) started over; `count` is for the first time. Raises
         QueueMissing, HoldClosed."""
 
     async def extend_holds(

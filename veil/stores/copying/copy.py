@@ -4,7 +4,7 @@ Row by row in the columns that every durable store has, in pieces. How far it ha
 piece, so a copy that was cut short goes on where it stopped; until it is finished nobody can open the target. Neither store
 may be in use meanwhile, and the source is left as it is: start one of the two afterwards, never both.
 
-Deliberately left behind: counts (they are counted anew), the journal's outbox (its numbers belong to one journal), and what
+Deliberately left behind: counts (they are counted again), the journal's outbox (its numbers belong to one journal), and what
 only concerns the place itself: clocks, nodes, duties.
 """
 

@@ -309,7 +309,7 @@ WHERE m.queue_id = %(queue)s AND m.seq = n.seq
   AND m.seq {IN_SPAN};
 
 -- name: reschedule_hidden
--- After an edit: retention counts anew, and where a delay is given it reaches the messages that wait. Those for which nothing changes
+-- After an edit: the new retention counts, and where a delay is given it reaches the messages that wait. Those for which nothing changes
 -- are left as they are, which mostly are all.
 UPDATE veil.message m SET due_at_ms = n.due_ms, wake_at_ms = least(n.due_ms, (m.seq >> {COUNTER_BITS}) + %(retention_ms)s)
 FROM (SELECT seq, CASE WHEN state = {DELAYED} THEN coalesce((seq >> {COUNTER_BITS}) + %(delay_ms)s::bigint, due_at_ms) ELSE due_at_ms END AS due_ms
@@ -430,7 +430,7 @@ ON CONFLICT (slot) DO UPDATE SET rows = outbox_count.rows + excluded.rows,
     packed_bytes = outbox_count.packed_bytes + excluded.packed_bytes;
 
 -- name: fold_outbox_counts
--- Into one row. Whoever adds to a row that goes waits for this to end, and makes it anew.
+-- Into one row. Whoever adds to a row that goes waits for this to end, and makes it again.
 WITH gone AS (DELETE FROM veil.outbox_count RETURNING rows, packed_bytes)
 INSERT INTO veil.outbox_count (slot, rows, packed_bytes)
 SELECT -1, coalesce(sum(rows), 0), coalesce(sum(packed_bytes), 0) FROM gone

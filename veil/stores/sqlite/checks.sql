@@ -1,4 +1,4 @@
--- What `verify` asks and what is counted anew, by name. Texts are read as blobs: a flipped bit can make them anything.
+-- What `verify` asks and what is counted again, by name. Texts are read as blobs: a flipped bit can make them anything.
 
 -- part: LIVING
 SELECT id FROM queue WHERE deleted_at_ms IS NULL
@@ -110,7 +110,7 @@ SELECT CAST('queue ' || queue_id || ', hold ' || stream || '/' || batch || '/' |
     UNION ALL SELECT *, 'its stream does not exist: it could never be acknowledged' FROM hold
      WHERE queue_id IN ({LIVING}) AND (queue_id, stream) NOT IN (SELECT queue_id, name FROM stream));
 
--- ---- counting anew, in data that has no counts yet
+-- ---- counting again, in data that has no counts yet
 
 -- name: count_messages
 INSERT INTO queue_count (queue_id, visible, in_flight, delayed) {REAL_COUNTS};

@@ -9,12 +9,12 @@ take the interpreter back from it, would cost as much as the disk does (a tenth 
 slower disk works in a thread, and meanwhile the next group is already being applied.
 
 A checkpoint moves the WAL into the database and syncs that, which may take long on a bad disk. It runs on a connection and in a
-thread of its own, while the WAL goes on taking operations. The WAL can only begin anew once everything in it was moved, so
+thread of its own, while the WAL goes on taking operations. The WAL can only start over once everything in it was moved, so
 under steady load the last few pages are moved with the operations held up, right after a checkpoint that was quick. That takes
 two syncs of the disk whatever it moves, some ten milliseconds, so it waits until the WAL is several checkpoints long.
 
 `synchronous=NORMAL` together with our own fdatasync of the WAL before any answer gives what `FULL` gives: SQLite itself
-still syncs the WAL before it checkpoints and the database before it starts the WAL anew. A failed sync is never
+still syncs the WAL before it checkpoints and the database before it starts the WAL over. A failed sync is never
 retried, because the kernel may have dropped the pages it could not write: the store fails and the server stops.
 """
 
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 # Pages that are not moved yet; keeps short what a checkpoint costs, and what a damaged WAL could cost.
 CHECKPOINT_WAL_PAGES = 2_000
-# From here on the WAL begins anew. When it did so after every checkpoint, a quick stream of holds was held up for a tenth of
+# From here on the WAL starts over. When it did so after every checkpoint, a quick stream of holds was held up for a tenth of
 # its time.
 RESTART_WAL_PAGES = 8_000
 # A commit costs as much as some ten operations, so it waits for as long as each turn of the loop brings more of them; a group
@@ -64,7 +64,7 @@ WAL_PAGES_MAX = 32_000
 _QUICK_S = 0.1
 _FOLD_WITHIN_MS = 5_000
 _SLOW_AGAIN_S = 1.0  # after which a checkpoint is tried again
-# After these the disk cannot be believed any more. SQLite syncs too, when it starts its WAL anew, and a COMMIT that failed
+# After these the disk cannot be believed any more. SQLite syncs too, when it starts its WAL over, and a COMMIT that failed
 # there would succeed the second time, without being on disk.
 _FATAL = (apsw.IOError, apsw.CorruptError, apsw.NotADBError, apsw.CantOpenError, apsw.ReadOnlyError)
 
@@ -357,16 +357,16 @@ class GroupCommit:
             self._fail(error, [])
         if error is None:
             _, moved = done.result()
-            # More than there is: the WAL has begun anew since.
+            # More than there is: the WAL has started over since.
             self._moved_pages = moved if moved <= self._wal_pages else 0
         if error is not None or now_s - started > _QUICK_S:
             self._not_before_s = now_s + _SLOW_AGAIN_S
         else:
-            # Where nothing came meanwhile the next transaction begins the WAL anew by itself.
+            # Where nothing came meanwhile the next transaction starts the WAL over by itself.
             self._can_finish = self._moved_pages < self._wal_pages and self._wal_pages >= RESTART_WAL_PAGES
 
     def _note_wal_pages(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
-        if pages <= self._wal_pages:  # it has begun anew
+        if pages <= self._wal_pages:  # it has started over
             self._moved_pages = 0
         self._wal_pages = pages
         return apsw.SQLITE_OK
@@ -397,7 +397,7 @@ class GroupCommit:
             self._rest()
 
     def _fold_wal(self) -> None:
-        """Make room on a full disk: what the WAL has goes into the database, and the WAL begins anew instead of growing. Waits
+        """Make room on a full disk: what the WAL has goes into the database, and the WAL starts over instead of growing. Waits
         for a checkpoint that is under way, and moves into the room that the reserve has given up."""
         self._connection.set_busy_timeout(_FOLD_WITHIN_MS)
         try:

@@ -62,7 +62,7 @@ def widened(query: str, width: int) -> str:
 
 
 class DatabaseOwner(Protocol):
-    """Whoever is told of what happens."""
+    """Who is told of what happens."""
 
     events: StoreEvents
 
@@ -263,7 +263,7 @@ class Database:
             leases.taken_seq = 0
 
     def write_back_all(self) -> None:
-        """Write all leases into the rows of their messages, and begin the log anew."""
+        """Write all leases into the rows of their messages, and start the log over."""
         for state in self.states.values():
             self.write_back(state)
         self.lease_log.clear()
@@ -322,7 +322,7 @@ class Database:
             self._note_due(state, expiry_ms)
 
     def announce_visible(self, state: CachedQueue) -> None:
-        """Whoever waits at the queue may have what is visible there."""
+        """Those who wait at the queue may have what is visible there."""
         state.became_available += state.visible
         self._dirty.add(state)
 

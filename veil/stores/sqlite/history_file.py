@@ -1,7 +1,7 @@
 """How queues fared, over a restart: a small file beside the store's, written once a minute.
 
 Nothing in it is precious. It is never synced, so that it takes nothing from the syncs that messages wait for; what cannot be
-read is begun anew; and it cannot grow beyond BYTES_MAX.
+read is started over; and it cannot grow beyond BYTES_MAX.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class HistoryFile:
         try:
             return self._read(self._open(), oldest)
         except (apsw.Error, OSError) as problem:
-            self._begin_anew(problem)
+            self._start_over(problem)
             return []
 
     def write(self, rows: Iterable[HistoryRow], oldest: Sequence[int]) -> None:
@@ -61,7 +61,7 @@ class HistoryFile:
                     )
                 connection.executemany("insert or replace into history values (?, ?, ?, ?)", rows)
         except (apsw.Error, OSError) as problem:
-            self._begin_anew(problem)
+            self._start_over(problem)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -93,7 +93,7 @@ class HistoryFile:
             rows += cast(list[HistoryRow], connection.execute(query, (resolution, span)).fetchall())
         return rows
 
-    def _begin_anew(self, problem: Exception) -> None:
+    def _start_over(self, problem: Exception) -> None:
         _log.warning("the history of the console starts again: %s: %s", self._path, problem)
         try:
             self.close()

@@ -35,7 +35,7 @@ NEVER: Final = 1 << 62
 # message of a hold, so for holds there is room for a batch that a stream deletes and the next one, which it receives meanwhile.
 LEASES_MAX: Final = 20_000
 HELD_MAX: Final = 60_000
-# A log that has become longer by so much is begun anew, with the leases that are left; and one that names so many messages,
+# A log that has become longer by so much is started over, with the leases that are left; and one that names so many messages,
 # however few bytes that takes: to read it takes 2 µs for each, also of those that were deleted since.
 LOG_BYTES_MAX: Final = 1 << 20
 LOGGED_MAX: Final = 200_000
@@ -144,25 +144,25 @@ class LeaseLog:
         self.bytes = 0  # in the table
         self.logged = 0  # messages that its entries name
         self.leases = 0  # in memory, of all queues
-        self._begun_bytes = 0  # in the table when it last began anew
+        self._begun_bytes = 0  # in the table when it last started over
         self._entries: list[_Entry] = []  # of the open transaction
 
     def clear(self) -> None:
-        """Know of nothing, as before the log is read."""
+        """Forget everything, as before the log is read."""
         self.bytes = self.logged = self.leases = self._begun_bytes = 0
         self._entries.clear()
 
     def has_room(self, count: int, *, hold: bool) -> bool:
-        """Whether so many more leases may be kept in memory."""
+        """Whether that many more leases may be kept in memory."""
         return self.leases + count <= (HELD_MAX if hold else LEASES_MAX)
 
     @property
     def is_long(self) -> bool:
-        """Whether the log wants to be begun anew."""
+        """Whether the log is to be started over."""
         return self.bytes > LOG_BYTES_MAX + self._begun_bytes or self.logged > LOGGED_MAX
 
     def pack_all(self, queues: Iterable[tuple[int, QueueLeases]]) -> bytes | None:
-        """The only row of a log that begins anew: all leases in memory as they are now."""
+        """The only row of a log that starts over: all leases in memory as they are now."""
         self._entries.clear()
         self.logged = 0
         for queue_id, leases in queues:
@@ -209,7 +209,7 @@ class LeaseLog:
         return changed
 
     def forget(self, leases: QueueLeases, deleted: Sequence[CachedLease]) -> None:
-        """Messages were deleted; the log needs no word of it, since their rows are gone."""
+        """Messages were deleted; the log need not record it, since their rows are gone."""
         for facts, _ in deleted:
             del leases.by_seq[facts[0]]
         self.leases -= len(deleted)
@@ -237,7 +237,7 @@ class LeaseLog:
 
 
 def folded(packed: Iterable[bytes]) -> dict[int, dict[int, LoggedLease]]:
-    """What the rows of the log come to, by queue and order key. Messages may be among them that were deleted since."""
+    """The leases that the rows of the log leave, by queue and order key; some of their messages may have been deleted since."""
     queues: dict[int, dict[int, LoggedLease]] = {}
     for row in packed:
         for entry in _decode(row):

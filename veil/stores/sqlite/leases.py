@@ -230,7 +230,7 @@ def note_holders(db: Database, queue: Queue, signs: Sequence[HolderSign]) -> Non
 
 def settle(db: Database, queue_id: int) -> bool:
     """Let happen what is due in the queue, one chunk of it; True while more is."""
-    # By id: the work may be done again after a rollback, which makes all states anew.
+    # By id: the work may be done again after a rollback, which makes new states.
     state, now_ms = db.states.get(queue_id), db.clock.now_ms()
     if state is None or state.next_due_ms > now_ms:
         return False
@@ -294,7 +294,7 @@ def note_end(db: Database) -> None:
 
 
 def reschedule_hidden(db: Database, state: CachedQueue, *, new_delay: bool) -> None:
-    """After an edit: retention counts anew, and on FIFO queues a new delay reaches the messages that are waiting."""
+    """After an edit: the new retention counts, and on FIFO queues a new delay reaches the messages that are waiting."""
     settings = state.queue.settings
     retention_ms = settings.retention_s * SECOND_MS
     if new_delay:

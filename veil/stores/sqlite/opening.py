@@ -74,7 +74,7 @@ def connect(path: Path) -> apsw.Connection:
     connection = apsw.Connection(str(path), flags=flags)
     connection.set_busy_timeout(5_000)
     # Without this SQLite looks at bound values while it plans around partial indexes, and so prepares those statements
-    # anew at every execution: four times the cost of a receive.
+    # again at every execution: four times the cost of a receive.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     for pragma in (
         f"page_size = {PAGE_BYTES}",

@@ -1,7 +1,7 @@
 """Copy the data to one file while the server runs, and make a data directory from such a file.
 
 A backup is the state of one instant, a whole SQLite database without a log beside it. While it is written the server
-goes on; only its log cannot start anew until the copy is done, and grows meanwhile.
+goes on; only its log cannot start over until the copy is done, and grows meanwhile.
 
 What a restore means for time: the backup carries the engine clock's mark, and the server goes on from it as after any
 stop, by the time since boot on the same boot of the same machine, else by the wall clock (and never backwards). So a
@@ -9,7 +9,7 @@ window that was open at the backup lapses when it would have lapsed, a delay and
 ended. Everything since the backup is undone: what was deleted since is back, what was sent since is gone. Receipts go on
 working under the same key; `leave_gap` says why none is written twice.
 
-The journal begins anew under another id, with an empty outbox: what waited there at the backup was exported since by the
+The journal starts over under another id, with an empty outbox: what waited there at the backup was exported since by the
 store that the backup was taken of, or will be, and must not be told twice.
 """
 
@@ -62,7 +62,7 @@ def restore(source: Path, data_dir: Path) -> None:
 
 
 def _copy(connection: apsw.Connection, target: Path) -> None:
-    # One statement, so one instant. It reads every row and builds every index anew: no page is carried over unread.
+    # One statement, so one instant. It reads every row and builds every index again: no page is carried over unread.
     connection.execute("VACUUM INTO ?", (str(target),))
 
 

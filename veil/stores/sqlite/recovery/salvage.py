@@ -4,7 +4,7 @@ The damaged files are only read. The log is mended as far as it goes (`wal_scan.
 index and through the table from both ends, then read one by one, so that a spoiled page costs the messages on it and no
 others. A message whose body is not what was sent is not put back into its queue, where a consumer would act on it, but
 written to `set-aside.jsonl` for a person to judge. Counts, and the rows of groups, are not copied: they are counted
-anew. The journal begins anew, under another id, since the log may have lost numbers that were given out; what waited in the
+again. The journal starts over, under another id, since the log may have lost numbers that were given out; what waited in the
 outbox and can be read goes on in it, except for the rows of an export that was under way: those may be safe already, and rather
 than told twice they are given up.
 """
@@ -102,7 +102,7 @@ def _saved(data_dir: Path, work: Path, out_dir: Path) -> Salvaged:
             _copy_plainly(damaged, fresh, "lease_log", _is_readable_log)
             fold_lease_log(fresh)
             _copy_holds(damaged, fresh)
-            _count_anew(fresh)
+            _count_again(fresh)
             _copy_outbox(damaged, fresh, report)
             leave_gap(fresh)  # what the log lost may have been received since
     finally:
@@ -324,7 +324,7 @@ def _copy_outbox(damaged: apsw.Connection, fresh: apsw.Connection, report: Salva
     fresh.execute("UPDATE clock_mark SET outbox_last = ?, outbox_bytes = ?", (number, size))
 
 
-def _count_anew(fresh: apsw.Connection) -> None:
+def _count_again(fresh: apsw.Connection) -> None:
     for query in (CHECKS.count_messages, CHECKS.count_groups, CHECKS.mark_ranked):
         fresh.execute(query)
     # Where the mark is lost, the newest message says how far time had come.

@@ -1,7 +1,7 @@
 """Check the data page by page and message by message: what is kept must agree with what was promised.
 
 All of it is read in one transaction, so it is the state of one instant, also while a server is running (whose log cannot
-start anew until the check is done). Nothing is changed.
+start over until the check is done). Nothing is changed.
 """
 
 from __future__ import annotations
