@@ -10,8 +10,8 @@ from veil.consumer.handlers.running import HandlingSettings
 from veil.consumer.handlers.table import HandlerTable
 from veil.consumer.message import Message
 from veil.consumer.outcomes import (
+    _LABELS,
     DEFAULT_BACKOFF,
-    LABELS,
     Backoff,
     DeadLetter,
     Delete,
@@ -267,4 +267,4 @@ def test_every_outcome_has_a_word_for_the_metrics() -> None:
     assert {type(each).__name__ for each in outcomes if each} == {
         kind.__name__ for kind in Outcome.__subclasses__() if kind.__module__ == Outcome.__module__
     }
-    assert {label(outcome) for outcome in outcomes} == set(LABELS)
+    assert {label(outcome) for outcome in outcomes} == set(_LABELS.values())

@@ -107,7 +107,6 @@ _LABELS: Final[dict[type[Outcome] | None, str]] = {
     Fatal: "fatal",
     None: "lost",
 }
-LABELS: Final = tuple(dict.fromkeys(_LABELS.values()))
 
 
 def label(outcome: Outcome | None) -> str:

@@ -207,10 +207,10 @@ class Adaptive(RenewalPolicy):
             f"window_max={self.window_max_s}, maximum={self.maximum_s:g})"
         )
 
-    def usual_s(self, kind: str = "") -> float | None:
-        """How long 95 of 100 leases of that kind last at most, as far as known."""
-        known_s = self._known_s(kind)
-        return None if known_s is None else known_s[1]
+    def known_s(self, kind: str = "") -> tuple[float, float] | None:
+        """How long half and how long 95 of 100 leases of that kind last at most, as far as known."""
+        known = self._usual.get(kind)
+        return None if known is None else known.known_s
 
     def observed(self, duration_s: float, kind: str = "") -> None:
         known = self._usual.get(kind)
@@ -226,7 +226,7 @@ class Adaptive(RenewalPolicy):
             return window.since_s
         early_s = window.deadline_s - min(length_s * _RESERVE, _RESERVE_MAX_S)
         late_s = window.deadline_s - min(length_s * _RESERVE_LATE, _RESERVE_LATE_MAX_S)
-        known_s = self._known_s(window.kind)
+        known_s = self.known_s(window.kind)
         if known_s is None:
             return early_s
         half_done_s, done_s = window.held_at_s + known_s[0], window.held_at_s + known_s[1]
@@ -244,20 +244,16 @@ class Adaptive(RenewalPolicy):
     def _wanted_s(self, window: Window, now_s: float) -> int:
         age_s = now_s - window.held_at_s
         wanted_s = age_s * _SHARE_OF_AGE
-        usual_s = self.usual_s(window.kind)
-        if usual_s is not None and usual_s > age_s:
+        known_s = self.known_s(window.kind)
+        if known_s is not None and known_s[1] > age_s:
             # So long that the usual end falls before the next renewal.
-            wanted_s = max(wanted_s, (usual_s - age_s) / (1 - _RESERVE_LATE))
+            wanted_s = max(wanted_s, (known_s[1] - age_s) / (1 - _RESERVE_LATE))
         wanted_s = min(max(wanted_s, self.window_min_s), self.window_max_s)
         # The receive's own window is the wait after a crash that the queue's owner has accepted: no calls to undercut it.
         wanted_s = max(wanted_s, window.visibility_s)
         # After a long window a short one must still gain time.
         wanted_s = max(wanted_s, window.deadline_s - now_s + wanted_s * _RESERVE_LATE)
         return math.ceil(wanted_s - 1e-6)
-
-    def _known_s(self, kind: str) -> tuple[float, float] | None:
-        known = self._usual.get(kind)
-        return None if known is None else known.known_s
 
     def slack_s(self, window: Window) -> float:
         return min((window.deadline_s - window.since_s) * _RESERVE_LATE, _RESERVE_LATE_MAX_S)
