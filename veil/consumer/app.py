@@ -19,6 +19,7 @@ from typing import Any, Final
 from veil.client.queue import Queue
 from veil.consumer.error_reports import told
 from veil.consumer.handlers.running import HandlingSettings
+from veil.consumer.handlers.signature import handler_name
 from veil.consumer.handlers.table import HandlerTable
 from veil.consumer.message import current_message
 from veil.consumer.metrics import ConsumerMetrics, HealthPages
@@ -285,7 +286,7 @@ class Consumer:
                     opened: Any = self._lifespan(self)
                     if not isinstance(opened, AbstractAsyncContextManager):
                         expected = "a function that returns an async context manager; is @asynccontextmanager missing?"
-                        raise SettingsError("lifespan", self._lifespan, expected)
+                        raise SettingsError("lifespan", handler_name(self._lifespan), expected)
                     await stack.enter_async_context(opened)
                 except asyncio.CancelledError:
                     if runner.is_stopping():
