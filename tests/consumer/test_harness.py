@@ -178,3 +178,26 @@ async def test_what_handlers_send_to_their_own_queue_stays_in_the_harness():
         await harness.advance(60)
         await harness.settle()
         assert set(harness.deleted) == {"1", '{"id":2}', "2 for acme"}
+
+
+@pytest.mark.parametrize(
+    "queue",
+    [
+        "arn:aws:sqs:eu-west-1:123456789012:orders",
+        "https://sqs.eu-west-1.amazonaws.com/123456789012/orders",
+        "orders",
+    ],
+)
+async def test_a_queue_may_be_named_as_it_is_where_the_consumer_is_used(
+    queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "of-another-machine")
+    app = Consumer(queue, endpoint="https://sqs.eu-west-1.amazonaws.com", region="eu-west-1")
+
+    @app.handler
+    async def handle(body: str) -> None: ...
+
+    async with ConsumerHarness(app) as harness:
+        await harness.send("here")
+        await harness.settle()
+        assert harness.deleted == ["here"]
