@@ -18,8 +18,8 @@ from veil.signing.sigv4 import PostSigner
 
 # ---- the bytes of a request
 
-# With the mode, services name errors in both spellings.
-_CONSTANT: Final = {"Content-Type": "application/x-amz-json-1.0", "x-amzn-query-mode": "true"}
+# What `PostSigner` signs. With the mode, services name errors in both spellings.
+_CONSTANT: Final = "Content-Type: application/x-amz-json-1.0\r\nx-amzn-query-mode: true\r\n"
 
 
 class RequestHead:
@@ -27,12 +27,9 @@ class RequestHead:
 
     def __init__(self, endpoint: Endpoint, region: str, user_agent: str, wall_ms: Callable[[], int]) -> None:
         self._wall_ms = wall_ms
-        self._signer = PostSigner(
-            host=endpoint.host_header, path=endpoint.path, region=region, headers=_CONSTANT
-        )
-        constant = "".join(f"{name}: {value}\r\n" for name, value in _CONSTANT.items())
+        self._signer = PostSigner(host=endpoint.host_header, path=endpoint.path, region=region)
         self._start = (
-            f"POST {endpoint.path} HTTP/1.1\r\nHost: {endpoint.host_header}\r\n{constant}"
+            f"POST {endpoint.path} HTTP/1.1\r\nHost: {endpoint.host_header}\r\n{_CONSTANT}"
             f"User-Agent: {user_agent}\r\nX-Amz-Target: "
         )
 

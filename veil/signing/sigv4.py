@@ -102,31 +102,13 @@ def sigv4_timestamp(now_ms: int) -> str:
 
 # ---- signing posts, one after the other
 
-_NAMED = frozenset({"host", "x-amz-date", "x-amz-security-token", "x-amz-target"})
-
 
 class PostSigner:
-    """Signs posts to one endpoint, each at a fraction of the cost of signing from scratch: what does not change is computed once.
+    """Signs the client's posts to one endpoint, each at a fraction of the cost of signing from scratch: what does not change is
+    computed once."""
 
-    `headers` are those that every request carries and that are signed, besides Host, X-Amz-Date, X-Amz-Target and, with a
-    session token, X-Amz-Security-Token. Their names must sort before `host` or behind `x-amz-target`.
-    """
-
-    def __init__(self, *, host: str, path: str, region: str, headers: Mapping[str, str]) -> None:
-        names = sorted(name.lower() for name in headers)
-        if misplaced := [name for name in names if name in _NAMED or "host" < name < "x-amz-target"]:
-            raise ValueError(f"headers={misplaced}: expected names before host or behind x-amz-target")
-        lines = {
-            name.lower(): f"{name.lower()}:{' '.join(value.split())}\n" for name, value in headers.items()
-        }
-        self._before = [name for name in names if name < "host"]
-        self._behind = [name for name in names if name > "host"]
-        self._start = (
-            f"POST\n{canonical_path(path)}\n\n"
-            + "".join(lines[name] for name in self._before)
-            + f"host:{host}\nx-amz-date:"
-        )
-        self._end = "".join(lines[name] for name in self._behind)
+    def __init__(self, *, host: str, path: str, region: str) -> None:
+        self._start = f"POST\n{canonical_path(path)}\n\ncontent-type:application/x-amz-json-1.0\nhost:{host}\nx-amz-date:"
         self._region = region
         self._second = -1
         self._timestamp = ""
@@ -146,8 +128,8 @@ class PostSigner:
         if signed_for != self._signed_for:
             self._prepare(*signed_for)
         request = (
-            f"{self._start}{timestamp}\n{self._token_line}x-amz-target:{target}\n{self._end}\n{self._names}\n"
-            f"{sha256(body).hexdigest()}"
+            f"{self._start}{timestamp}\n{self._token_line}x-amz-target:{target}\nx-amzn-query-mode:true\n\n"
+            f"{self._names}\n{sha256(body).hexdigest()}"
         )
         digest = sha256(request.encode()).hexdigest()
         proof = signature(self._key, f"{ALGORITHM}\n{timestamp}\n{self._scope}\n{digest}".encode())
@@ -157,13 +139,8 @@ class PostSigner:
         self._key = signing_key(secret, date, self._region, SERVICE)
         self._scope = f"{date}/{self._region}/{SERVICE}/{TERMINATOR}"
         self._token_line = "" if token is None else f"x-amz-security-token:{' '.join(token.split())}\n"
-        middle = [
-            "host",
-            "x-amz-date",
-            *(["x-amz-security-token"] if token is not None else []),
-            "x-amz-target",
-        ]
-        self._names = ";".join([*self._before, *middle, *self._behind])
+        token_name = "" if token is None else "x-amz-security-token;"
+        self._names = f"content-type;host;x-amz-date;{token_name}x-amz-target;x-amzn-query-mode"
         self._claim = (
             f"{ALGORITHM} Credential={key_id}/{self._scope}, SignedHeaders={self._names}, Signature="
         )
