@@ -50,7 +50,7 @@ async def blocks_by_statement(dsn, store, clock, queue):
     await churn(store, queue, 80)
     await store.send(queue, some_messages(*["m"] * 40))
     receipts = receipts_of(queue, await store.receive(queue, 20))
-    priority, seq = store._engine.watermarks.scan_from(queue.id)
+    priority, seq = store._engine.watermarks._marks[queue.id].scan_from
     named = {
         "queue": queue.id,
         "seqs": [each.seq for each in receipts],

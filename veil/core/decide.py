@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -55,7 +55,7 @@ from veil.core.queue import (
     parse_arn,
 )
 from veil.core.receipt import DELIVERY_BITS, DELIVERY_MASK, Receipt, delivery_of
-from veil.core.sequence import expires_at_ms, instant_of
+from veil.core.sequence import expires_at_ms
 
 FindQueue = Callable[[QueueKey], Queue | None]
 _PAGE_MAX, _COUNTED_PAGE_MAX = 100, 16  # messages with their bodies that are read at once
@@ -85,11 +85,6 @@ def deduplication_key(scope: str, new: NewMessage) -> tuple[str, str]:
     """What a message of a FIFO queue is known by: within the queue, or within its group, as the queue's scope was when it
     was created."""
     return (new.group or "") if scope == "messageGroup" else "", new.deduplication_id or ""
-
-
-def new_delay_end_ms(seq: int, settings: QueueSettings) -> int:
-    """When a waiting message of a FIFO queue becomes visible after its queue's delay was edited: as if sent with it."""
-    return instant_of(seq) + settings.delay_s * SECOND_MS
 
 
 # ---- receive
@@ -528,13 +523,7 @@ def graced_deadline_ms(
     return min(graced_ms, max(deadline_ms, lease_end_ms(received_at_ms)))
 
 
-@overload
-def excused(message: HeldMessage, now_ms: int, lease_time: LeaseTime) -> HeldMessage: ...
-@overload
-def excused(message: StoredMessage, now_ms: int, lease_time: LeaseTime) -> StoredMessage: ...
-def excused(
-    message: HeldMessage | StoredMessage, now_ms: int, lease_time: LeaseTime
-) -> HeldMessage | StoredMessage:
+def excused(message: HeldMessage, now_ms: int, lease_time: LeaseTime) -> HeldMessage:
     """The message as a request finds it: a lease that ran out while the request may have waited for us is open still."""
     due_at_ms = message.due_at_ms or 0
     if (
@@ -543,9 +532,7 @@ def excused(
         or not lease_time.is_in_doubt(due_at_ms, now_ms)
     ):
         return message
-    if isinstance(message, HeldMessage):
-        return message._replace(due_at_ms=now_ms + 1)
-    return structs.replace(message, due_at_ms=now_ms + 1)
+    return message._replace(due_at_ms=now_ms + 1)
 
 
 def purge(message: MessageFacts) -> effect.Purged:

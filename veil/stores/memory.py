@@ -67,7 +67,7 @@ from veil.core.lease import (
     Member,
     State,
 )
-from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS, REPEATED_SEND_MS
+from veil.core.limits import ATTEMPT_MS, DEDUPLICATION_MS, REPEATED_SEND_MS, SECOND_MS
 from veil.core.message import Caller, HeldMessage, NewContent, NewMessage, Sent, StoredMessage
 from veil.core.queue import Chosen, DeduplicationScope, MoveTask, Queue, QueueCounts, QueueKey, ScanStep
 from veil.core.receipt import Receipt, ReceiptBook
@@ -369,7 +369,7 @@ class MemoryStore(OwnLeaseTime):
             contents.queue = replace(before, settings=settings, tags=dict(tags), modified_wall_ms=op.wall_ms)
             if contents.fifo and settings.delay_s != before.settings.delay_s:
                 for message in contents.of_state(State.DELAYED):
-                    message.due_at_ms = decide.new_delay_end_ms(message.seq, settings)
+                    message.due_at_ms = instant_of(message.seq) + settings.delay_s * SECOND_MS
             return contents.queue
 
     async def delete_queue(self, queue: Queue, *, caller: Caller = NOBODY) -> None:

@@ -18,14 +18,8 @@ from veil.stores.postgres.pipeline import Q
 
 _log = logging.getLogger(__name__)
 
-_MIGRATIONS: Final = (
-    "001_schema.sql",
-    "002_count_generations.sql",
-    "003_filtered_moves.sql",
-    "004_servers.sql",
-    "005_lease_time.sql",
-    "006_heard.sql",
-    "007_trouble_gap.sql",
+_MIGRATIONS: Final = sorted(
+    each.name for each in files("veil.stores.postgres").iterdir() if each.name[:3].isdigit()
 )
 SCHEMA_VERSION: Final = len(_MIGRATIONS)
 VERSION_MIN: Final = 14

@@ -57,11 +57,6 @@ class Watermarks:
         """Start at the front again, after queues were edited or connections lost."""
         self._marks.clear()
 
-    def scan_from(self, queue_id: int) -> tuple[int, int]:
-        """Where a claim starts."""
-        mark = self._marks.get(queue_id)
-        return _FRONT if mark is None else mark.scan_from
-
     def wanted(self, ids: Sequence[int], now_ms: int) -> dict[str, list[Any]]:
         """The arguments of `look_at_queues`: where it starts. A full scan is requested when one is due."""
         now_s = time.monotonic()

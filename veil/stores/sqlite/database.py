@@ -471,7 +471,9 @@ class Database:
                 journal.forget()
         if self.lease_log.is_long:
             self.execute(Q.clear_lease_log)
-            logged = self.lease_log.pack_all((state.queue.id, state.leases) for state in self.states.values())
+            logged = self.lease_log.pack_all(
+                [(state.queue.id, state.leases) for state in self.states.values()]
+            )
         else:
             logged = self.lease_log.take_packed()
         if logged:
