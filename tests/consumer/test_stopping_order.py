@@ -393,3 +393,20 @@ async def test_a_handler_that_stops_the_consumer_is_not_waited_for_by_itself(whe
         await harness.settle()
         await app.wait()
         assert done == harness.deleted == ["last"]
+
+
+async def test_a_delete_that_is_refused_while_it_stops_is_no_failure_of_the_consumer():
+    app = Consumer("orders")
+
+    @app.handler
+    async def handle(body: str) -> None:
+        await harness.sleep(5)
+
+    async with ConsumerHarness(app) as harness:
+        await harness.send()
+        await harness.settle()
+        stopping = asyncio.ensure_future(app.stop())
+        harness.fail("delete", Failure.FATAL)
+        await harness.advance(5)
+        await stopping
+        assert harness.deleted == []

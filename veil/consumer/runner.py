@@ -209,7 +209,8 @@ class Runner:
         sleep, random = dependencies.sleep, dependencies.random
 
         def on_fatal(error: ApiError) -> None:
-            self.ask_to_stop(ConsumerFailed(f"queue {settings.queue}: {error}"))
+            if not self.is_stopping():  # else it stops by choice, whatever the last calls come to
+                self.ask_to_stop(ConsumerFailed(f"queue {settings.queue}: {error}"))
 
         self.deletes = Deletes(api, facts.url, keeper, on_fatal=on_fatal, sleep=sleep, random=random)
         releases = self._releases = Releases(api, facts.url, fifo=facts.fifo, sleep=sleep, random=random)
