@@ -116,7 +116,7 @@ def test_a_history_of_one_lone_bucket_is_enough():
         ("short=0s", "band short '0s': expected a timeout from 1s to 12h"),
         ("short=13h", "band short '13h'"),
         ("a=30s,a=60s", "two have the name a"),
-        ("a=60s,b=1min", "two have the timeout 60"),
+        ("a=60s,b=1min", "two have the timeout 1 min"),
     ],
 )
 def test_bands_that_make_no_sense_are_told(text: str, told: str):

@@ -58,7 +58,7 @@ def read_bands(text: str) -> list[Band]:
         bands.append(Band(name, read_length_s(length, f"band {name}")))
     bands.sort(key=lambda band: band.timeout_s)
     _check_distinct([band.name for band in bands], "name")
-    _check_distinct([str(band.timeout_s) for band in bands], "timeout")
+    _check_distinct([words.exact_length(band.timeout_s) for band in bands], "timeout")
     return bands
 
 
