@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,3 +105,10 @@ def test_on_a_narrow_terminal_the_table_fits(monkeypatch: pytest.MonkeyPatch, ca
     assert max(map(len, lines)) <= 64
     assert len([line for line in lines if "thumbnails" in line]) == 1
     assert len(lines) < 20  # a row is a line
+
+
+def test_it_does_not_even_load_spark():
+    code = "import sys, veil.pipeline.report.overview, veil.pipeline.report.page; print('pyspark' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "False\n"

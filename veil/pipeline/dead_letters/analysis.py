@@ -17,15 +17,14 @@ import msgspec
 
 from veil.core.message import ERROR_TYPE, HANDLER, MESSAGE_ID, REASON, RECEIVE_COUNT, SOURCE_QUEUE, TRACEBACK
 from veil.core.text import CHARS_MAX, MASKS
-from veil.pipeline.dead_letters.queue import parquet_in, peeked, scratch_folder
 from veil.pipeline.lifecycles.store import load_manifest, read_table, reading
-from veil.pipeline.queues import QueueAddress
 from veil.pipeline.sql import ATTRIBUTES, TYPE_ATTRIBUTES, F, attribute_text, message_type, struct_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from veil.journal.storage import Storage
+    from veil.pipeline.queues import QueueAddress
 
 # One dead letter: what `--where`, `--set-body` and `--set-attribute` may speak of.
 LETTERS: Final = f"""
@@ -284,6 +283,11 @@ class DeadLetterGroup(msgspec.Struct, frozen=True):
 
 def write_groups(groups: DataFrame, tables: Storage) -> None:
     """Put the groups in the table's place: whoever reads it finds the last analysis or this one, never a part of either."""
+    from veil.pipeline.dead_letters.queue import (
+        parquet_in,
+        scratch_folder,
+    )  # loads Spark, which readers do without
+
     with scratch_folder(tables) as folder:
         groups.coalesce(1).write.mode("append").parquet(tables.spark_path(folder))
         (written,) = parquet_in(tables, folder)
@@ -314,6 +318,8 @@ def analyse(
 
     `where` names the service (its queue is not looked at). Raises NotVeil, ApiError and TablesRefused.
     """
+    from veil.pipeline.dead_letters.queue import peeked
+
     with peeked(spark, where, queues, tables, body_chars_max=SNIPPET_CHARS) as messages:
         leases, lives = history_tables(spark, tables)
         letters = dead_letters(messages, leases, lives, type_attributes=type_attributes)
