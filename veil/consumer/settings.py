@@ -61,6 +61,13 @@ class ConsumerSettings:
                 raise SettingsError("visibility", self.visibility, "whole seconds")
             object.__setattr__(self, "visibility", int(seconds))
         object.__setattr__(self, "drain_timeout", _seconds("drain_timeout", self.drain_timeout, 0, math.inf))
+        for settings, kind, expected in (
+            ("endpoint region profile health_host worker", str | None, "text"),
+            ("helper_process error_texts", bool, "True or False"),
+        ):
+            for setting in settings.split():
+                if not isinstance(getattr(self, setting), kind):
+                    raise SettingsError(setting, getattr(self, setting), expected)
         is_policy = callable(getattr(self.renewal, "due_s", None)) and not isinstance(self.renewal, type)
         is_outcome = self.on_poison is None or isinstance(self.on_poison, Outcome)
         for setting, holds, expected in (
