@@ -11,7 +11,7 @@ import pytest
 from tests.wire.kit import Refused, Wire
 from tests.wire.listening import listening
 from veil.client.api import ApiError, Attribute, Failure
-from veil.pipeline.queues import HoldAnswer, QueueAddress, QueueClient
+from veil.pipeline.queues import BrowsedMessage, HoldAnswer, QueueAddress, QueueClient, SourceMessages
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_a_batch_is_read_twice_kept_and_acknowledged(client: QueueClient) -> Non
     first = client.receive_hold("epoch", 0, part, 2, 60).result()
     again = client.receive_hold("epoch", 0, part, 2, 60).result()
 
-    found = first.columns
+    found = first.messages
     assert found.body == ["a", "b"]
     assert again == first
     assert found.attributes is not None
@@ -58,10 +58,10 @@ def test_a_batch_is_read_twice_kept_and_acknowledged(client: QueueClient) -> Non
 
 
 def test_a_part_that_found_nothing_finds_nothing_again(client: QueueClient) -> None:
-    assert client.receive_hold("epoch", 0, 0, 10).result().columns.body == []
+    assert client.receive_hold("epoch", 0, 0, 10).result().messages.body == []
     send(client, "late")
     content = client.receive_hold("epoch", 0, 0, 10).result()
-    assert (content.columns.body, content.lost) == ([], 0)
+    assert (content.messages.body, content.lost) == ([], 0)
 
 
 def test_a_late_reader_and_a_driver_that_was_replaced_are_refused(client: QueueClient) -> None:
@@ -81,7 +81,7 @@ def test_a_thousand_messages_are_received_and_deleted_in_two_calls(client: Queue
     batch = [{"MessageBody": f"m{number}"} for number in range(1_000)]
     client.send(batch)
     content = client.receive_hold("epoch", 0, 0, 1_000, 60).result()
-    assert len(content.columns.body) == 1_000
+    assert len(content.messages.body) == 1_000
     assert client.delete_holds("epoch", "driver", 0).messages == 1_000
 
 
@@ -118,8 +118,8 @@ async def test_columns_tell_what_the_messages_tell(wire: Wire) -> None:
 
     columns = await wire.call("Veil.ReceiveHold", InColumns=True, **named)
     messages = await wire.call("Veil.ReceiveHold", **named)
-    as_columns = msgspec.json.decode(msgspec.json.encode(columns), type=HoldAnswer).columns
-    of_messages = msgspec.json.decode(msgspec.json.encode(messages), type=HoldAnswer).columns
+    as_columns = msgspec.convert(columns, HoldAnswer).messages
+    of_messages = SourceMessages.of(msgspec.convert(messages["Messages"], list[BrowsedMessage]))
     of_messages.attributes = [own or None for own in of_messages.attributes or []]
     assert as_columns == of_messages
     assert as_columns.system["MessageGroupId"] == ["g", "g", "g"]

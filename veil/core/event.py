@@ -196,20 +196,9 @@ class EventRecorder:
                 message = one.message
                 if kind:
                     told = () if kind == _RECEIVED else self._told(one)
-                    event = (
-                        kind,
-                        at_ms,
-                        index,
-                        message.seq,
-                        message.message_id,
-                        one.delivery,
-                        one.deadline_ms,
-                        one.lease.receive_count,
-                        message.body_bytes,
-                        message.message_type,
-                        who,
-                    )
-                    append(event + told)
+                    lease = (message.message_id, one.delivery, one.deadline_ms, one.lease.receive_count)
+                    size_and_type = (message.body_bytes, message.message_type)
+                    append((kind, at_ms, index, message.seq, *lease, *size_and_type, who, *told))
             elif isinstance(one, effect.DeadLettered | effect.Redriven):
                 self._record_move(kind, at_ms, index, one, who)
             elif one.message is None:

@@ -393,14 +393,8 @@ class HoldAnswer(msgspec.Struct, rename="pascal"):
     """What is under the name of a hold, without receipts: holds are extended and deleted by name. `lost` counts what could
     not be kept."""
 
-    # A list from a server that knows no columns.
-    messages: SourceMessages | list[BrowsedMessage] | None = None
+    messages: SourceMessages
     lost: int = 0
-
-    @property
-    def columns(self) -> SourceMessages:
-        found = self.messages
-        return found if isinstance(found, SourceMessages) else SourceMessages.of(found or ())
 
 
 class HoldCounts(msgspec.Struct, rename="pascal"):

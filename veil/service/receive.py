@@ -159,12 +159,13 @@ def note_receive(
     messages: Sequence[StoredMessage],
     visibility_s: int | None,
     caller: Caller,
+    hold: HoldKey | None = None,
 ) -> None:
     """Take note of a receive that comes to these messages."""
     if visibility_s is None:
         visibility_s = queue.settings.visibility_s
     if service.activity is not None:
-        service.activity.attempts.received(queue, messages, visibility_s, caller)
+        service.activity.attempts.received(queue, messages, visibility_s, caller, hold)
     if not messages:
         service.tallies["empty_receive", queue.id] += 1
         return
@@ -248,16 +249,13 @@ async def receive_hold(
     content = await service.store.receive_hold(queue, key, count, visibility_s=visibility_s, caller=caller)
     if service.owner is not None:
         return content
-    if content.messages:
-        service.tallies["extended" if content.again else "received", queue.id] += len(content.messages)
+    if not content.again:
+        note_receive(service, queue, content.messages, visibility_s, caller, key)
+    elif content.messages:
+        service.tallies["extended", queue.id] += len(content.messages)
         if service.activity is not None:
-            if content.again:
-                changes = [(message.seq, visibility_s, None) for message in content.messages]
-                service.activity.attempts.changed(queue, changes, caller)
-            else:
-                service.activity.attempts.received(queue, content.messages, visibility_s, caller, key)
-    elif not content.again:
-        service.tallies["empty_receive", queue.id] += 1
+            seqs = [message.seq for message in content.messages]
+            service.activity.attempts.renewed(queue, seqs, visibility_s, caller)
     return content
 
 

@@ -229,10 +229,7 @@ class QueueStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = _task()
-        query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
-        assert query is not None, "Spark names no query"
-        assert batch is not None, "Spark names no batch"
-        return self._write(f"{query}/{batch}", iterator)
+        return self._write(f"{task.getLocalProperty(_QUERY)}/{task.getLocalProperty(_BATCH)}", iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         # Everything was sent by the tasks; that this may be called again for a batch changes nothing.

@@ -168,12 +168,8 @@ def body_column(bodies: list[str], wanted: Any) -> Any:
     for body in bodies:
         try:
             value = decode(body)
-        except (
-            msgspec.DecodeError,
-            UnicodeEncodeError,
-            RecursionError,
-        ):  # nested too deeply, where nobody asked
-            value = None
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+            value = None  # also where it is nested too deeply in a part that nobody asked for
         values.append(_with_pairs(value, wanted) if has_maps else value)
     try:
         return pa.array(values, wanted)

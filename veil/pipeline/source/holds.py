@@ -57,11 +57,11 @@ class HeldPart(SourcePartition):
         while coming:
             asked, answer = coming.popleft()
             content = answer.result()
-            messages = content.columns
-            if len(messages.message_id) + content.lost == asked:
+            found = len(content.messages.message_id)
+            if found + content.lost == asked:
                 coming.extend(islice(calls, 1))
-            if messages.message_id:
-                yield to_batch(messages, self.queue, schema, self.received_ms)
+            if found:
+                yield to_batch(content.messages, self.queue, schema, self.received_ms)
 
     def _asked(self, start: int) -> tuple[int, Future[HoldAnswer]]:
         asked = min(self.piece, self.rows - start)
@@ -93,7 +93,7 @@ class HeldStream(Stream):
         self._begin_acknowledging(start, some_lost=bool(self._lost))
         end = self.take(start, rows_max)
         if end is None:
-            self._acknowledger.wait()
+            self._wait_acknowledged()
             # AvailableNow: now it is known what the last batch really got, and more may be left than it seemed.
             end = self.take(start, rows_max) if self._budget is not None else None
         if end is None:

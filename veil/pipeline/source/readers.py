@@ -167,12 +167,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pace = TokenBucket(self._options.rate, self._options.messages_max)
         self._acknowledged = -1
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_schema": self._schema}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._forget()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._options, self._schema)
 
     # ---- what Spark asks
 

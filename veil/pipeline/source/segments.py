@@ -113,21 +113,6 @@ def part_name(segment: str, part: int) -> str:
     return f"{segment}/part-{part:05d}.arrow"
 
 
-def read_part(epoch_uri: str, segment: str, part: int) -> list[pa.RecordBatch]:
-    """The rows of one part; on an executor."""
-    import pyarrow as pa
-
-    name = part_name(segment, part)
-    try:
-        data = Storage.at(epoch_uri).read(name)
-    except FileNotFoundError:
-        raise FileNotFoundError(
-            f"segment file {name} is not in {epoch_uri}: the option segments must name a place that driver and executors share"
-        ) from None
-    with pa.ipc.open_stream(data) as reader:
-        return list(reader)
-
-
 _EXTEND_PATIENCE = 6  # a share of the window: the next round comes soon, and the oldest leases first
 
 
@@ -226,7 +211,18 @@ class SealedPart(SourcePartition):
     part: int
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        yield from read_part(self.epoch_uri, self.segment, self.part)
+        import pyarrow as pa
+
+        name = part_name(self.segment, self.part)
+        try:
+            data = Storage.at(self.epoch_uri).read(name)
+        except FileNotFoundError:
+            raise FileNotFoundError(
+                f"segment file {name} is not in {self.epoch_uri}: the option segments must name a place that driver and executors"
+                " share"
+            ) from None
+        with pa.ipc.open_stream(data) as reader:
+            yield from reader
 
 
 class SealedStream(Stream):
@@ -253,13 +249,13 @@ class SealedStream(Stream):
 
     def next_offset(self, start: Offset, rows_max: int) -> Offset:
         self._segments.check_owner()
-        self._acknowledger.wait()
+        self._wait_acknowledged()
         name = self._sealed_after(start)  # before a crash, but not yet an offset
         given = {message_id for name in self._line(start) for message_id in self._seals[name].message_ids}
         self._begin_acknowledging(start, some_lost=self._leases.some_lost())
         end = self.take(start, rows_max, name, given)
         if end is None:
-            self._acknowledger.wait()
+            self._wait_acknowledged()
             return start
         self._tally.say()
         return end

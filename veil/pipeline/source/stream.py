@@ -67,7 +67,9 @@ class Stream(ABC):
         self._queue = attributes["QueueArn"].rsplit(":", 1)[-1]
         self._budget: int | None = None
         self._fresh = True
-        self._acknowledger = Acknowledger(self.acknowledge)
+        # One batch after the other, beside the one that is received.
+        self._acknowledging = ThreadPoolExecutor(1, thread_name_prefix="veil-acknowledge")
+        self._acknowledgement: Future[None] | None = None
         self._renewer = LeaseRenewer(self._window_s, self.extend_all)
 
     def limit_to_backlog(self) -> None:
@@ -109,16 +111,23 @@ class Stream(ABC):
     def stop(self) -> None:
         """Stop extending; what is not acknowledged comes back, or is replayed by the next run."""
         self._renewer.stop()
-        self._acknowledger.stop()
+        self._acknowledging.shutdown()
         self._tally.say(now=True)
 
     def _begin_acknowledging(self, start: Offset, *, some_lost: bool) -> None:
-        self._acknowledger.begin(start)
+        self._wait_acknowledged()
+        self._acknowledgement = self._acknowledging.submit(self.acknowledge, start)
         # What is finished must be gone before anything is received, or it could be received again: after a restart, and
         # when a lease was lost. Otherwise the renewer holds it, and both go on side by side.
         if self._fresh or some_lost or not self._renewer.is_sure:
-            self._acknowledger.wait()
+            self._wait_acknowledged()
             self._fresh = False
+
+    def _wait_acknowledged(self) -> None:
+        """Return when what was begun is done; raises what it failed with."""
+        if self._acknowledgement is not None:
+            last, self._acknowledgement = self._acknowledgement, None
+            last.result()
 
 
 def backlog(client: QueueClient) -> int:
@@ -185,30 +194,6 @@ class LeaseRenewer:
         if kept:
             self._kept_at_s = began_s  # a lease that came later was fresh then
         return kept
-
-
-class Acknowledger:
-    """Runs `work` for one offset after the other, on a thread of its own; what it raises comes to whoever waits next."""
-
-    def __init__(self, work: Callable[[Offset], None]) -> None:
-        self._work = work
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="veil-acknowledge")
-        self._under_way: Future[None] | None = None
-
-    def begin(self, end: Offset) -> None:
-        """Acknowledge up to there; an earlier call is finished first."""
-        self.wait()
-        self._under_way = self._thread.submit(self._work, end)
-
-    def wait(self) -> None:
-        """Until everything begun is done."""
-        if self._under_way is not None:
-            under_way, self._under_way = self._under_way, None
-            under_way.result()
-
-    def stop(self) -> None:
-        """End the thread when what is under way is done."""
-        self._thread.shutdown()
 
 
 _BURST_S: Final = 1.0

@@ -91,11 +91,9 @@ def delete_holds(
         seqs, deliveries = zip(*members, strict=True) if members else ((), ())
         left = [members[place] for place in delete_held(db, state, seqs, deliveries, now_ms, caller)]
         messages = held_messages(db, state, [member.seq for member in left], now_ms) if left else {}
-        effects = []
-        for member in left:
-            # Taken out: a member that a hold has twice is gone the second time.
-            message = messages.pop(member.seq, None)
-            effects.append(decide.delete_member(member, message, state.queue, now_ms))
+        # Taken out: a member that a hold has twice is gone the second time.
+        found = [(member, messages.pop(member.seq, None)) for member in left]
+        effects = [decide.delete_member(*each, state.queue, now_ms) for each in found]
         apply(db, state, effects, now_ms, caller)
         db.execute(Q.drop_hold, (queue.id, *key))
         deleted = len(members) - len(left) + sum(isinstance(effect, Deleted) for effect in effects)

@@ -208,17 +208,15 @@ class LeaseLog:
         self._note(_Extended(queue_id, spans_of([facts[0] for facts in changed]), deadline_ms), len(changed))
         return changed
 
-    def forget(self, leases: QueueLeases, deleted: Sequence[CachedLease]) -> None:
+    def forget(self, leases: QueueLeases, seqs: Sequence[int]) -> None:
         """Messages were deleted; the log need not record it, since their rows are gone."""
-        for facts, _ in deleted:
-            del leases.by_seq[facts[0]]
-        self.leases -= len(deleted)
-
-    def written(self, queue_id: int, leases: QueueLeases, seqs: Sequence[int]) -> None:
-        """Leases of a queue are in their rows now."""
         for seq in seqs:
             del leases.by_seq[seq]
         self.leases -= len(seqs)
+
+    def written(self, queue_id: int, leases: QueueLeases, seqs: Sequence[int]) -> None:
+        """Leases of a queue are in their rows now."""
+        self.forget(leases, seqs)
         self._note(_Written(queue_id, spans_of(seqs)), len(seqs))
 
     def take_packed(self) -> bytes | None:

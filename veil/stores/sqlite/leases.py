@@ -93,7 +93,7 @@ def delete_held(
     queue = state.queue
     cached, taken, places = _held_open(db, state, Q.may_delete, seqs, holders, now_ms)
     if cached:
-        db.lease_log.forget(state.leases, cached)
+        db.lease_log.forget(state.leases, [facts[0] for facts, _ in cached])
         taken += [facts for facts, _ in cached]
     if taken:
         db.change_all(Q.delete_messages, (), [facts[0] for facts in taken])

@@ -8,7 +8,7 @@ from typing import Final
 from veil.core import limits
 from veil.core.attempt import NO_OUTCOME
 from veil.core.errors import AccessDenied, VeilError
-from veil.core.lease import HOLD_MAX, HoldKey, HoldTally, State
+from veil.core.lease import HOLD_MAX, HoldKey, State
 from veil.core.message import Sent, StoredMessage
 from veil.core.queue import Chosen, ContentChange, Queue, QueueKey
 from veil.core.sequence import SEQ_MAX
@@ -98,9 +98,8 @@ async def extend_holds(call: Call, given: shapes.ExtendHoldsInput) -> shapes.Hol
     stream, owner = required("Stream", given.Stream), required("Owner", given.Owner)
     visibility_s = required("VisibilityTimeout", given.VisibilityTimeout)
     check_range("VisibilityTimeout", visibility_s, 1, limits.VISIBILITY_MAX_S, _GIVEN_RANGE)
-    return _counted(
-        await receiving.extend_holds(call.service, queue, stream, owner, visibility_s, caller=call.caller)
-    )
+    tally = await receiving.extend_holds(call.service, queue, stream, owner, visibility_s, caller=call.caller)
+    return shapes.HoldTallyOutput(*tally)
 
 
 async def delete_holds(call: Call, given: shapes.DeleteHoldsInput) -> shapes.HoldTallyOutput:
@@ -108,13 +107,8 @@ async def delete_holds(call: Call, given: shapes.DeleteHoldsInput) -> shapes.Hol
     queue = await own_queue(call, given.QueueUrl)
     stream, owner = required("Stream", given.Stream), required("Owner", given.Owner)
     up_to_batch = required("UpToBatch", given.UpToBatch)
-    return _counted(
-        await receiving.delete_holds(call.service, queue, stream, owner, up_to_batch, caller=call.caller)
-    )
-
-
-def _counted(tally: HoldTally) -> shapes.HoldTallyOutput:
-    return shapes.HoldTallyOutput(tally.messages, tally.lost)
+    tally = await receiving.delete_holds(call.service, queue, stream, owner, up_to_batch, caller=call.caller)
+    return shapes.HoldTallyOutput(*tally)
 
 
 # ---- queues
