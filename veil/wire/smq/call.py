@@ -150,8 +150,7 @@ class SmqCall(Call):
 
     def url(self, queue: Queue) -> str:
         """The queue's URL, reachable by this caller."""
-        host = self.request.headers.get("host") or "localhost"
-        return f"{self.urls.scheme}://{host}/queues/{queue.name}"
+        return f"{self.urls.base(self.request)}queues/{queue.name}"
 
 
 # ---- the signature: HMAC-SHA1 over method, digest, type, date, SMQ's own headers and the target
