@@ -20,6 +20,7 @@ import uvloop
 
 MakeRequest = Callable[[int], bytes | None]
 OnResponse = Callable[[int, int, bytes], None]
+_LAST_ANSWERS_MS = 500  # for which the end of a load waits for what was asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,11 @@ class _Client(asyncio.Protocol):
         if self._pending:
             self._run.lost()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether its request has not been answered."""
+        return self._pending
+
     def abort(self) -> None:
         """Cut the connection."""
         self._transport.abort()
@@ -215,6 +221,11 @@ async def _run(
         run.errors += 1
     ended_s, cpu_s = time.perf_counter(), time.process_time() - cpu_s
     run.stop()
+    # A receive that is cut off is undone, which would change what is measured next.
+    for _ in range(_LAST_ANSWERS_MS):
+        if not any(client.is_waiting for client in clients):
+            break
+        await asyncio.sleep(0.001)
     latencies_s = run.latencies_s
     for client in clients:
         client.abort()
