@@ -77,10 +77,6 @@ class KnownConsumer:
         # Those that did not complete, the last one last.
         self.recent: deque[EndedAttempt] = deque(maxlen=RECENT_MAX)
 
-    def count(self, outcome: str, count: int = 1) -> None:
-        """So many more of its attempts came to that."""
-        self.outcomes[outcome] += count
-
 
 class KnownHolder(NamedTuple):
     """What is known about who holds a message in flight, or held it until its attempt was over."""
@@ -603,7 +599,7 @@ class LiveAttempts:
 
     def was_no_lapse(self, judged: JudgedLapse) -> None:
         """The lease was extended, or ended, through another node."""
-        judged.lapse.consumer.count(AttemptOutcome.UNKNOWN, -1)
+        judged.lapse.consumer.outcomes[AttemptOutcome.UNKNOWN] -= 1
 
     def _is_silent(
         self,
@@ -638,7 +634,7 @@ class LiveAttempts:
         set_at_ms, deadline_ms = claim.set_at_ms, claim.deadline_ms
         if change is not None:
             set_at_ms, deadline_ms = change.last_ms, change.deadline_ms
-        claim.consumer.count(AttemptOutcome.UNKNOWN)
+        claim.consumer.outcomes[AttemptOutcome.UNKNOWN] += 1
         if len(self._lapses) >= LAPSES_MAX:
             del self._lapses[next(iter(self._lapses))]
         key = (seq, claim.delivery_of(seq))
@@ -648,13 +644,13 @@ class LiveAttempts:
         heappush(self._due, (deadline_ms + lapse.patience_ms + self._told_after_ms, *key))
 
     def _settle_lapse(self, seq: int, lapse: _Lapse, outcome: AttemptOutcome) -> None:
-        lapse.consumer.count(AttemptOutcome.UNKNOWN, -1)
+        lapse.consumer.outcomes[AttemptOutcome.UNKNOWN] -= 1
         facts = (lapse.message_id, lapse.deadline_ms, outcome.value)
         lapse.consumer.recent.append(EndedAttempt(lapse.queue, seq, *facts))
         self._judged(lapse.consumer, lapse.queue, outcome)
 
     def _judged(self, consumer: KnownConsumer, queue: Queue, outcome: str, count: int = 1) -> None:
-        consumer.count(outcome, count)
+        consumer.outcomes[outcome] += count
         if outcome != AttemptOutcome.COMPLETED:
             self._tallies[outcome, queue.id] += count
 
