@@ -41,7 +41,7 @@ quick: setup
 	  tests/core tests/service tests/wire tests/stores/test_conformance_*.py tests/test_imports.py
 
 test: setup $(JAVA)
-	$(PYTEST) -n 4 -p tests.worker_lots -p tests.quick_place -m "not soak"
+	$(PYTEST) -n 6 -p tests.worker_lots -p tests.quick_place -m "not soak"
 
 soak: setup
 	$(PYTEST) -m soak --timeout 900

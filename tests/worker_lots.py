@@ -1,9 +1,9 @@
-"""How `make test` shares the tests between its workers: one keeps the Spark that most of tests/pipeline uses, one the browser.
+"""How `make test` shares the tests between its workers: two keep the Sparks that tests/pipeline uses, one the browser.
 
-A second one of either would cost more than it saves. Tests that start drivers and clusters of their own need no part of that
-Spark, and go to another worker. These lots come first, then what takes long by itself, then file by file, since tests of a
-file share what they set up; the shortest come last, so that no worker is left alone at the end. xdist's own grouping by a
-mark writes into a field that pytest 9.2 no longer reads, and then spreads the tests without a word.
+One Spark would do, but its lot would last longer than all else; a third, or a second browser, would cost more than it saves.
+These lots come first, then what takes long by itself, then file by file, since tests of a file share what they set up; the
+shortest come last, so that no worker is left alone at the end. xdist's own grouping by a mark writes into a field that
+pytest 9.2 no longer reads, and then spreads the tests without a word.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from typing import Any, Final
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-OWN_SPARK: Final = tuple(f"tests/pipeline/test_{name}.py" for name in ("cluster", "java", "source_kills"))
+# Reading queues, beside the drivers and clusters that tests start for themselves.
+SOURCES: Final = tuple(f"tests/pipeline/test_{name}" for name in ("cluster", "java", "source_"))
+WITHOUT_SPARK: Final = tuple(
+    f"tests/pipeline/test_{name}" for name in ("autopilot_", "report_", "timeouts_simulated")
+)
 BROWSER: Final = ("tests/console/", "tests/server/test_web_pages.py", "tests/pipeline/test_report_browser.py")
 # Each test by itself, except where a rig runs beside the others of its file.
 LONG: Final = (
@@ -29,11 +33,11 @@ SHORT: Final = ("tests/core/", "tests/service/", "tests/wire/test_sigv4.py")
 def _place(nodeid: str) -> tuple[int, str]:
     """When its turn comes, and its lot: what one worker runs without a break."""
     file = nodeid.partition("::")[0]
-    if file.startswith(OWN_SPARK):
-        return 0, "drivers of their own"
+    if file.startswith(SOURCES):
+        return 0, "sources"
     if file.startswith(BROWSER):
         return 1, "browser"
-    if file.startswith("tests/pipeline/"):
+    if file.startswith("tests/pipeline/") and not file.startswith(WITHOUT_SPARK):
         return 2, "spark"
     if file.startswith(LONG):
         return 3, file if file == TOGETHER else nodeid
