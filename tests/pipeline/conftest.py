@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
     from veil.journal.storage import Storage
 
@@ -33,9 +35,26 @@ def scrubbed(environ: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if not name.startswith(foreign)}
 
 
+def _until_python_is_there(start: Callable[..., StreamingQuery]) -> Callable[..., StreamingQuery]:
+    """Starts a query again whose Python was not there within Spark's ten seconds, on a busy machine; it had not begun."""
+
+    def started(*given: Any, **named: Any) -> StreamingQuery:
+        while True:
+            query = start(*given, **named)
+            while query.isActive and query.status["message"].startswith("Initializing sources"):
+                time.sleep(0.02)
+            error = "" if query.isActive else str(query.exception())
+            if "failed to connect back" not in error or "Current State: INITIALIZING" not in error:
+                return query
+
+    return started
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The session that every test here shares; commands that run in this process use it too."""
+    from pyspark.sql.streaming import DataStreamWriter
+
     from veil.pipeline.spark.session import SparkSettings, close_session, open_session
 
     before = dict(os.environ)
@@ -43,9 +62,12 @@ def spark() -> Iterator[SparkSession]:
     for name in before.keys() - kept.keys():
         del os.environ[name]
     session = open_session(SparkSettings(master="local[2]", conf=QUICK, title="veil tests"))
+    start = DataStreamWriter.start
+    DataStreamWriter.start = _until_python_is_there(start)
     try:
         yield session
     finally:
+        DataStreamWriter.start = start
         close_session(session)
         os.environ.update(before)
 

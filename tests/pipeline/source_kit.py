@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 WAYS = ("sqs", "veil")
+# A round of receiving ends after some seconds. Where the size of a batch is looked at, a busy machine must not end it before
+# the batch is full.
+UNHURRIED = {"visibilityTimeout": 600, "receiveTime": 100}
 
 
 class ServerAt:

@@ -18,6 +18,7 @@ from tests.faults.server_process import ServerProcess
 from tests.pipeline.source_kit import (
     LOST,
     REFUSED,
+    UNHURRIED,
     WAYS,
     BadWay,
     Place,
@@ -277,7 +278,7 @@ def test_two_attempts_at_one_task_read_the_same_rows_at_the_same_time(
     queue = f"twice-{way}"
     fill(server, queue, [f"m{n}" for n in range(1_500)])
     at: Offset = {"epoch": "twice", "n": 0, "by": way}
-    with streams(spark, server, queue, place) as opened, ThreadPoolExecutor(2) as both:
+    with streams(spark, server, queue, place, **UNHURRIED) as opened, ThreadPoolExecutor(2) as both:
         stream = opened(at)
         end = stream.next_offset(at, 1_200)
         one, other = both.map(lambda _: rows_of(stream, at, end, spark), range(2))

@@ -14,6 +14,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from tests.pipeline.source_kit import (
+    UNHURRIED,
     WAYS,
     Place,
     columns,
@@ -45,11 +46,6 @@ def server(spark: SparkSession) -> Iterator[VeilServer]:
     register(spark)
     with VeilServer() as running:
         yield running
-
-
-# A round of receiving ends after some seconds. Where the size of a batch is looked at, a busy machine must
-# not end it before the batch is full.
-UNHURRIED = {"visibilityTimeout": 600, "receiveTime": 100}
 
 
 @pytest.fixture
