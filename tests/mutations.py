@@ -43,8 +43,8 @@ MUTATIONS: Final = (
     Mutation("more than a tenth is noisy", "sequence.py", "count * 100 > total_in_flight", "count * 100 >= total_in_flight"),
     Mutation("FIFO dead letters swallow no other", "decide.py", "message.message_id if target.settings.fifo",
              "message.deduplication_id if target.settings.fifo"),
-    Mutation("an undone receive does not count", "decide.py", "count = message.receive_count - 1",
-             "count = message.receive_count"),
+    Mutation("an undone receive does not count", "decide.py", "_visible(message), message.receive_count - 1",
+             "_visible(message), message.receive_count"),
 )  # fmt: skip
 
 
