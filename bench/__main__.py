@@ -3,7 +3,7 @@
     python -m bench [--quick] [--only PART ...] [--contenders NAME ...] [--rounds N] [--seconds S] [--out FILE]
 
 The table goes to stdout, progress to stderr, and all figures to a JSON file. Other questions have commands of
-their own: bench.growth, bench.long_polls, bench.tail, bench.profile, bench.http_stacks and, against another
+their own: bench.growth, bench.long_polls, bench.tail, bench.profile, bench.http_stacks; bench.walk and, against another
 checkout, bench.beside.
 """
 
