@@ -132,7 +132,7 @@ def test_dead_letters_and_move_tasks(sqs: Any) -> None:
     redrive = json.dumps({"deadLetterTargetArn": ARN + "dead", "maxReceiveCount": 1})
     url = sqs.create_queue(QueueName="q", Attributes={"RedrivePolicy": redrive})["QueueUrl"]
     assert sqs.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == [url]
-    assert "queueUrls" not in sqs.list_dead_letter_source_queues(QueueUrl=url)
+    assert sqs.list_dead_letter_source_queues(QueueUrl=url)["queueUrls"] == []
     sqs.send_message(QueueUrl=url, MessageBody="x")
     for _ in range(2):
         sqs.receive_message(QueueUrl=url, VisibilityTimeout=0)

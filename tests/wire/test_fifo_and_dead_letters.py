@@ -72,7 +72,7 @@ async def test_a_spent_message_shows_where_it_came_from(wire: Wire) -> None:
     assert found["Attributes"]["DeadLetterQueueSourceArn"] == ARN + "source"
     assert found["Attributes"]["ApproximateReceiveCount"] == "2"
     assert await wire.call("ListDeadLetterSourceQueues", QueueUrl=dead) == {"queueUrls": [source]}
-    assert await wire.call("ListDeadLetterSourceQueues", QueueUrl=source) == {}
+    assert await wire.call("ListDeadLetterSourceQueues", QueueUrl=source) == {"queueUrls": []}
 
 
 async def settled(wire: Wire, status: str) -> dict[str, Any]:

@@ -344,7 +344,8 @@ class ListDeadLetterSourceQueuesInput(OnQueue):
 
 
 class ListDeadLetterSourceQueuesOutput(Shape):
-    queue_urls: list[str] | None = field(default=None, name="queueUrls")  # lower case in AWS's model
+    # Lower case in AWS's model, and required there, so it is written even when it is empty.
+    queue_urls: list[str] = field(name="queueUrls")
     NextToken: str | None = None
 
 

@@ -76,7 +76,8 @@ async def list_queues(call: Call, given: shapes.ListQueuesInput) -> shapes.ListQ
     found = await call.service.store.list_queues(
         call.region, account, prefix=given.QueueNamePrefix or "", after=after, limit=size + 1
     )
-    return shapes.ListQueuesOutput(*_page(call, found, size, paged=given.MaxResults is not None))
+    urls, token = _page(call, found, size, paged=given.MaxResults is not None)
+    return shapes.ListQueuesOutput(urls or None, token)
 
 
 async def list_dead_letter_source_queues(
@@ -107,10 +108,10 @@ def read_page(size: int | None, token: str | None) -> tuple[int, str]:
     return size, read_page_token(token) if token else ""
 
 
-def _page(call: Call, found: list[Queue], size: int, *, paged: bool) -> tuple[list[str] | None, str | None]:
+def _page(call: Call, found: list[Queue], size: int, *, paged: bool) -> tuple[list[str], str | None]:
     # One more was asked for than fits: whether it came decides about the token. Clients that do not page get none.
     token = write_page_token(found[size - 1].name) if paged and len(found) > size else None
-    return [call.url(queue) for queue in found[:size]] or None, token
+    return [call.url(queue) for queue in found[:size]], token
 
 
 # ---- tags and permissions
