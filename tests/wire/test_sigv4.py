@@ -27,13 +27,14 @@ from tests.signing import sign
 from tests.wire.listening import listening
 from veil.signing.sigv4 import signature, signing_key, sigv4_timestamp, string_to_sign
 from veil.wire.exchange import Request
+from veil.wire.front_end import unverified_scope
 from veil.wire.request_errors import (
     KeyUnknown,
     SignatureMalformed,
     SignatureMismatch,
     SignatureRefused,
 )
-from veil.wire.sigv4 import AccessKey, Verifier, unverified_scope
+from veil.wire.sigv4 import AccessKey, Verifier
 
 NOW = datetime(2025, 6, 15, 12, 30, 45, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)

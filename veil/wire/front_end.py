@@ -6,9 +6,10 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from types import ModuleType
 from typing import Any, Final, TypeVar
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 import msgspec
 
@@ -22,7 +23,7 @@ from veil.wire.exchange import AnswerCounts, Handler, Request, Response, request
 from veil.wire.large import LARGE_BYTES, check_room, in_thread, is_large_form
 from veil.wire.request_errors import ActionMissing, ActionUnknown, AnswersTooLarge, ChangeByGet
 from veil.wire.shapes import QueueMention
-from veil.wire.sigv4 import Verifier, unverified_scope
+from veil.wire.sigv4 import Verifier, is_region
 from veil.wire.sqs_codes import INTERNAL_FAILURE, Refusal, Situation, worded
 
 _log = logging.getLogger(__name__)
@@ -97,6 +98,31 @@ class FrontEnd:
             response = refuse(call, None, request_id)
         self._answers[call.label, response.status // 100] += 1
         return response
+
+
+def unverified_scope(request: Request) -> tuple[str | None, str | None]:
+    """The key id and region that a request claims, unchecked; None for what cannot be read. Never raises."""
+    text = request.headers.get("authorization", "")
+    start = text.find("Credential=")
+    if start >= 0:
+        start += 11
+        end = text.find(",", start)
+        return _read_scope(text[start:] if end < 0 else text[start:end])
+    text = request.query
+    start = text.find("X-Amz-Credential=")
+    if start < 0:
+        return None, None
+    start += 17
+    end = text.find("&", start)
+    return _read_scope(unquote(text[start:] if end < 0 else text[start:end]))
+
+
+@lru_cache(maxsize=1_024)  # a client claims the same scope all day
+def _read_scope(text: str) -> tuple[str | None, str | None]:
+    """The key id and region in a credential; None for what cannot be read."""
+    parts = text.split("/", 3)
+    region = parts[2] if len(parts) > 3 and is_region(parts[2]) else None
+    return parts[0] or None, region
 
 
 class SqsFrontEnd(FrontEnd):

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from hashlib import sha256
-from urllib.parse import unquote
 
 from veil.signing.sigv4 import (
     ALGORITHM,
@@ -139,7 +138,7 @@ def _check_scope(timestamp: str, date: str, region: str, service: str, terminato
             "Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP: "
             f"'{date}' != '{timestamp[:8]}', from '{timestamp}'."
         )
-    if not _is_region(region):
+    if not is_region(region):
         raise SignatureMismatch(f"Credential should be scoped to a valid region, not '{region}'.")
     if service != SERVICE:
         raise SignatureMismatch(f"Credential should be scoped to correct service: '{SERVICE}'.")
@@ -147,31 +146,6 @@ def _check_scope(timestamp: str, date: str, region: str, service: str, terminato
         raise SignatureMismatch(
             f"Credential should be scoped with a valid terminator: '{TERMINATOR}', not '{terminator}'."
         )
-
-
-def unverified_scope(request: Request) -> tuple[str | None, str | None]:
-    """The key id and region that a request claims, unchecked; None for what cannot be read. Never raises."""
-    text = request.headers.get("authorization", "")
-    start = text.find("Credential=")
-    if start >= 0:
-        start += 11
-        end = text.find(",", start)
-        return _read_scope(text[start:] if end < 0 else text[start:end])
-    text = request.query
-    start = text.find("X-Amz-Credential=")
-    if start < 0:
-        return None, None
-    start += 17
-    end = text.find("&", start)
-    return _read_scope(unquote(text[start:] if end < 0 else text[start:end]))
-
-
-@lru_cache(maxsize=1_024)  # a client claims the same scope all day
-def _read_scope(text: str) -> tuple[str | None, str | None]:
-    """The key id and region in a credential; None for what cannot be read."""
-    parts = text.split("/", 3)
-    region = parts[2] if len(parts) > 3 and _is_region(parts[2]) else None
-    return parts[0] or None, region
 
 
 def _claim_in_header(authorization: str, request: Request) -> _SignatureClaim:
@@ -307,7 +281,7 @@ def read_http_date(text: str) -> datetime:
         raise ValueError(text) from problem
 
 
-def _is_region(text: str) -> bool:
+def is_region(text: str) -> bool:
     # The region becomes part of ARNs and of the store's keys: nothing else may come in by it.
     return len(text) <= 64 and text.isascii() and text.replace("-", "").isalnum()
 

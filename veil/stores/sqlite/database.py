@@ -469,18 +469,21 @@ class Database:
             else:
                 self.bound.give_up(journal.count, mark.engine_ms)
                 journal.forget()
-        if self.lease_log.is_long:
-            self.execute(Q.clear_lease_log)
-            logged = self.lease_log.pack_all(
-                [(state.queue.id, state.leases) for state in self.states.values()]
-            )
-        else:
-            logged = self.lease_log.take_packed()
-        if logged:
-            self.execute(Q.add_to_lease_log, (logged,))
+        if self.lease_log.entries:
+            self._write_lease_log()
         self._marked_seq = self.sequence.last
         self.execute(Q.write_mark, (*mark, self._marked_seq, self.outbox_last, self.outbox_bytes))
         return happened
+
+    def _write_lease_log(self) -> None:
+        log = self.lease_log
+        if log.is_long:
+            self.execute(Q.clear_lease_log)
+            packed = log.pack_all([(state.queue.id, state.leases) for state in self.states.values()])
+        else:
+            packed = log.take_packed()
+        if packed:
+            self.execute(Q.add_to_lease_log, (packed,))
 
 
 class RepeatableSends:

@@ -145,12 +145,12 @@ class LeaseLog:
         self.logged = 0  # messages that its entries name
         self.leases = 0  # in memory, of all queues
         self._begun_bytes = 0  # in the table when it last started over
-        self._entries: list[_Entry] = []  # of the open transaction
+        self.entries: list[_Entry] = []  # of the open transaction
 
     def clear(self) -> None:
         """Forget everything, as before the log is read."""
         self.bytes = self.logged = self.leases = self._begun_bytes = 0
-        self._entries.clear()
+        self.entries.clear()
 
     def has_room(self, count: int, *, hold: bool) -> bool:
         """Whether that many more leases may be kept in memory."""
@@ -163,7 +163,7 @@ class LeaseLog:
 
     def pack_all(self, queues: Iterable[tuple[int, QueueLeases]]) -> bytes | None:
         """The only row of a log that starts over: all leases in memory as they are now."""
-        self._entries.clear()
+        self.entries.clear()
         self.logged = 0
         for queue_id, leases in queues:
             for lease, alike in groupby(leases.by_seq.values(), itemgetter(1)):
@@ -221,15 +221,15 @@ class LeaseLog:
 
     def take_packed(self) -> bytes | None:
         """The open transaction's row of the log."""
-        if not self._entries:
+        if not self.entries:
             return None
-        packed = _encode(self._entries)
-        self._entries.clear()
+        packed = _encode(self.entries)
+        self.entries.clear()
         self.bytes += len(packed)
         return packed
 
     def _note(self, entry: _Entry, messages: int) -> None:
-        self._entries.append(entry)
+        self.entries.append(entry)
         self.noted += 1
         self.logged += messages
 
