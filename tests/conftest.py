@@ -85,6 +85,8 @@ def moto_endpoint() -> Iterator[str]:
     """Somebody else's SQS and S3, on this machine; what is made there stays, also for tests of other files."""
     from moto.server import ThreadedMotoServer
 
+    # It tells of each request in its thread, also while a test looks at what Veil has logged.
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     yield "http://{}:{}".format(*server.get_host_and_port())
