@@ -10,8 +10,9 @@ is up, the command's from its start. At one of the sizes DuckDB and Polars make 
 three must agree.
 
 `--cluster` measures a standalone cluster on this machine instead: one worker with one core, two of them, and two with a journal
-of which nine tenths are of one queue. Two workers and the driver share the machine's cores; "by CPU" is what the time would
-come to if each had its own: the driver's CPU seconds and those of the busiest worker.
+of which nine tenths are of one queue. Each worker is held to a core of its own: else the Java of a single one would run on the
+core that the second has in the other run. The driver shares the machine's cores with them; "by CPU" is what the time would come
+to if each had its own: the driver's CPU seconds and those of the busiest worker.
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ def on_cluster(millions: float, work: Path) -> str:
         shutil.rmtree(place, ignore_errors=True)
         journal = place / "journal"
         link_segments(made / "journal", journal)
-        with cluster(place, workers, "1536m") as there:
+        with cluster(place, workers, "1536m", held=True) as there:
             pids = map(str, there.workers)
             found[name] = run("cluster", journal, place / "tables", there.master, *pids)
         shutil.rmtree(place)

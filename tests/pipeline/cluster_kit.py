@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -45,8 +46,8 @@ class Cluster(NamedTuple):
 
 
 @contextmanager
-def cluster(folder: Path, workers: int = 2, memory: str = "768m") -> Iterator[Cluster]:
-    """A master and workers of one core each, until the block ends."""
+def cluster(folder: Path, workers: int = 2, memory: str = "768m", *, held: bool = False) -> Iterator[Cluster]:
+    """A master and workers of one core each, until the block ends. Spark only counts cores; held, a worker has no more."""
     environ = {**scrubbed(dict(os.environ)), "SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
     environ |= {
         "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
@@ -62,12 +63,13 @@ def cluster(folder: Path, workers: int = 2, memory: str = "768m") -> Iterator[Cl
         master = _daemon(["master.Master", "--host", "127.0.0.1", *any_ports], environ, listening)
         url = stack.enter_context(master).sign()[1]
         logs = []
+        cores = cycle(sorted(os.sched_getaffinity(0)))
         for host in (f"127.0.0.{number}" for number in range(1, workers + 1)):  # distinct hosts to Spark
             size = ("--cores", "1", "--memory", memory, "--work-dir", str(folder / f"worker-{host}"))
             arguments = ["worker.Worker", "--host", host, *any_ports, *size, url]
-            worker = _daemon(
-                arguments, {**environ, "SPARK_LOCAL_IP": host}, r"Successfully registered with master"
-            )
+            own = {**environ, "SPARK_LOCAL_IP": host}
+            core = next(cores) if held else None
+            worker = _daemon(arguments, own, r"Successfully registered with master", core)
             logs.append(stack.enter_context(worker))
         for log in logs:
             log.sign()
@@ -75,13 +77,17 @@ def cluster(folder: Path, workers: int = 2, memory: str = "768m") -> Iterator[Cl
 
 
 @contextmanager
-def _daemon(arguments: Sequence[str], environ: dict[str, str], sign: str) -> Iterator[_Log]:
-    """The process and its log, in which the sign will appear."""
+def _daemon(
+    arguments: Sequence[str], environ: dict[str, str], sign: str, core: int | None = None
+) -> Iterator[_Log]:
+    """The process, on this core alone where one is given, and its log, in which the sign will appear."""
     command = [
         str(SPARK_HOME / "bin" / "spark-class"),
         f"org.apache.spark.deploy.{arguments[0]}",
         *arguments[1:],
     ]
+    if core is not None:
+        command = ["taskset", "--cpu-list", str(core), *command]
     with subprocess.Popen(
         command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:

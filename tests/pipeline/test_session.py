@@ -256,6 +256,22 @@ def test_what_the_person_chose_wins(tmp_path: Path):
     assert (conf["spark.driver.memory"], conf["spark.ui.port"]) == ("9g", "5000")
 
 
+@pytest.mark.parametrize(
+    ("conf", "is_own"),
+    [
+        ({}, True),
+        ({"spark.pyspark.python": "/their/python"}, False),
+        ({"spark.submit.pyFiles": "veil.zip"}, False),
+    ],
+)
+def test_workers_fork_from_veils_daemon_only_where_their_python_has_veil(
+    conf: dict[str, str], is_own: bool, tmp_path: Path
+):
+    found = chosen(SparkSettings(master="spark://there:7077", conf=conf), tmp_path)
+
+    assert ("spark.python.daemon.module" in found) is is_own
+
+
 def test_the_master_may_come_as_a_setting_and_the_option_wins_over_it(tmp_path: Path):
     by_conf = SparkSettings(conf={"spark.master": "spark://there:7077"})
     by_both = SparkSettings(master="local[3]", conf={"spark.master": "spark://there:7077"})

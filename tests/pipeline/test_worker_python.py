@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import venv
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,12 +25,26 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def bare(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def bare(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The Python of a person's own session: it runs, and has neither Veil nor anything that Veil needs."""
     venv.create(tmp_path / "bare", with_pip=False)
     python = f"{tmp_path}/bare/bin/python3"
     monkeypatch.setattr(spark.sparkContext, "pythonExec", python)
-    return python
+    context: Any = spark.sparkContext
+    conf = context._jsc.sc().conf()
+    daemon = conf.get("spark.python.daemon.module")
+    conf.set(
+        "spark.python.daemon.module", "pyspark.daemon"
+    )  # Veil gives its own only to a Spark that it starts
+    yield python
+    conf.set("spark.python.daemon.module", daemon)
+
+
+def test_workers_import_pyspark_from_where_it_is_installed_and_compiled(spark: SparkSession):
+    import pyspark
+
+    found = spark.sparkContext.parallelize([0], 1).map(lambda _: import_module("pyspark").__file__).first()
+    assert found == pyspark.__file__  # and not .../pyspark.zip/pyspark/__init__.py
 
 
 def test_every_entry_works_from_a_virtual_environment_that_is_not_activated(
@@ -81,6 +97,24 @@ def test_workers_whose_python_lacks_veil_are_told_of_at_once_with_what_to_set(
         "before Spark starts, set PYSPARK_PYTHON (or spark.pyspark.python) to a Python that has veilmq[spark] on the driver "
         "and on every worker"
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("Traceback\nModuleNotFoundError: No module named 'veil'\n", "No module named 'veil'"),
+        (
+            "/bare/python3: Error while finding module specification for 'veil.pipeline.spark.daemon' "
+            "(ModuleNotFoundError: No module named 'veil')\nPYTHONPATH was: x\n",
+            "No module named 'veil'",
+        ),
+        ('java.io.IOException: Cannot run program "py": error=2', 'Cannot run program "py": error=2'),
+    ],
+)
+def test_what_workers_lack_is_read_from_what_spark_says(said: str, reason: str):
+    with pytest.raises(workers.WorkersLackVeil) as refused, workers.refusing_workers_without_veil():
+        raise RuntimeError(said)
+    assert str(refused.value).startswith(f"Spark's workers cannot run Veil ({reason}): before")
 
 
 def test_lifecycles_on_workers_whose_python_lacks_veil_are_refused_and_change_nothing(

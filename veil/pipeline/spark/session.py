@@ -41,6 +41,7 @@ MEANING: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 _ONE_COMPILER: Final = "-XX:TieredStopAtLevel=1"
+_DAEMON: Final = "veil.pipeline.spark.daemon"
 
 
 class SessionRefused(VeilError):
@@ -111,6 +112,10 @@ def chosen(settings: SparkSettings, home: Path) -> dict[str, str]:
         # For data that is near, a task would wait three seconds beside a free core; most take less than one, wherever they run.
         "spark.locality.wait": "0s",
     }
+    if not settings.conf.keys() & {"spark.submit.pyFiles", "spark.pyspark.python"}:
+        conf["spark.python.daemon.module"] = (
+            _DAEMON  # needs a Veil that is installed where the workers' Python is
+        )
     if settings.is_local:
         conf |= {
             "spark.driver.bindAddress": LOOPBACK,

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 _SOURCE: Final = "veil.pipeline.source.readers"
-_REASON: Final = re.compile(r"(?:ModuleNotFoundError|ImportError): (.*)|(Cannot run program .*)")
+_REASON: Final = re.compile(
+    r"ModuleNotFoundError: (No module named '[^']*')|ImportError: (.*)|(Cannot run program .*)"
+)
 
 # The applications whose workers have shown that they can run Veil.
 _checked: set[str | None] = set()
