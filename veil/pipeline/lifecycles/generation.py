@@ -139,13 +139,10 @@ class GenerationWork:
         """Events of a slice in, its rows written; out come the files' names and what the sums gain."""
         own, tables = self.slices[key], Storage.at(self.tables)
         events = [unpacked(row.data) for row in rows if row.kind == "events"]
-        seqs = np.unique(
-            np.concatenate([np.empty(0, np.int64), *(each["seq"].to_numpy() for each in events)])
-        )
         kept: dict[int, dict[str, list[Any]]] = defaultdict(lambda: {name: [] for name in LIVES})
         touched: dict[str, list[Any]] = {name: [] for name in LIVES}
         for part, hour in own.hours.items():
-            wanted = self._touched(tables, hour, seqs)
+            wanted = self._touched(tables, hour, events)
             for name in LIVES:
                 stay, left, taken = self._parted(tables, name, getattr(hour, name), own, wanted)
                 touched[name] += taken
@@ -172,11 +169,11 @@ class GenerationWork:
     def _file(self, written: WrittenFile) -> StageRow:
         return StageRow(self.days.index(day_of(written.part)), "file", _encode(written))
 
-    def _touched(self, tables: Storage, hour: Hour, seqs: Ints) -> Ints | None:
+    def _touched(self, tables: Storage, hour: Hour, events: Sequence[pa.Table]) -> Ints | None:
         """The order keys of the messages that are to be made anew; None for all."""
         if self.rebuilds_sums:
             return None
-        found = [seqs]
+        found = [np.empty(0, np.int64), *(each["seq"].to_numpy() for each in events)]
         if self.time_has_passed and hour.open:
             for file in hour.leases:
                 known = read_rows(tables, file, _SEQ_AND_HOW)
