@@ -17,7 +17,7 @@ from typing import ClassVar
 import pytest
 
 from tests.tls_kit import Authority
-from tests.waiting import until_async
+from tests.waiting import PATIENCE_S, until_async
 from veil.server.http import HttpServer
 from veil.server.http_limits import HttpLimits
 from veil.server.settings import Settings
@@ -603,6 +603,37 @@ async def test_an_answer_that_nobody_can_take_is_taken_back(start):
     await entered.wait()
     client.vanish()
 
+    await until_async(lambda: server.connection_count == 0)
+    assert taken_back == [True]
+
+
+async def test_an_answer_is_written_when_it_may_be_delivered_and_not_before(start):
+    asked, may = asyncio.Event(), asyncio.Event()
+    taken_back: list[bool] = []
+
+    async def delivering() -> None:
+        asked.set()
+        await may.wait()
+
+    async def handler(request: Request) -> Response:
+        return Response(undelivered=lambda: taken_back.append(True), delivering=delivering)
+
+    server = await start(handler)
+    client = await Client.of(server)
+    client.send(LAST)
+    await asyncio.wait_for(asked.wait(), PATIENCE_S)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(client.reader.read(1), 0.05)
+    may.set()
+    assert (await client.rest()).startswith(b"HTTP/1.1 200 ")
+    assert taken_back == []
+
+    asked.clear()
+    may.clear()
+    gone = await Client.of(server)
+    gone.send(GET)
+    await asked.wait()
+    gone.vanish()
     await until_async(lambda: server.connection_count == 0)
     assert taken_back == [True]
 

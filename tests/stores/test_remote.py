@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import socket
+import struct
 from typing import Any
 
 import apsw
+import msgspec
+import pytest
+import uvloop
 
 from tests.stores.kit import a_key, make_queue
 from tests.stores.sqlite_kit import open_store
@@ -52,6 +56,43 @@ async def test_large_sends_and_large_receives_at_once_do_not_wait_for_each_other
         assert sum(isinstance(each, int) for each in await asyncio.gather(*answers)) == 64
     asking.close()
     served.close()
+
+
+class _Words:
+    """Hears a word, and then that nobody will say another."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+
+    def word(self, number: int) -> None:
+        self.heard.append(number)
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_what_the_other_end_said_before_it_died_is_heard_before_its_death(loop: Any):
+    async def story() -> None:
+        words, methods, (ours, theirs) = _Words(), methods_of(_Words), socket.socketpair()
+        connect = asyncio.get_running_loop().create_connection
+        gone = asyncio.Event()
+
+        def lost() -> None:
+            words.heard.append("lost")
+            gone.set()
+
+        _, served = await connect(
+            lambda: Link(methods, methods, words, is_owner=True, on_lost=lost), sock=theirs
+        )
+        said = msgspec.msgpack.encode([7])
+        ours.sendall(struct.pack("<IIH", len(said), 0, methods[0].kind) + said)
+        ours.close()
+        served.tell("word", 1)  # written before that is read, and to nobody
+        served.flush()
+        async with asyncio.timeout(60):
+            await gone.wait()
+        assert words.heard == [7, "lost"]
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(story())
 
 
 async def test_a_poll_that_is_given_up_with_the_call_that_began_it_waits_no_more(tmp_path, clock):

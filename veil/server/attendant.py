@@ -1,7 +1,7 @@
 """What the store process does for its workers: the operations of the store, with what the service notes of them.
 
 An attendant is a worker's end of the link in the store process. What it handed its worker is noted until the worker says that it
-has answered the client; if it dies first, the messages are given back.
+answers the client now; if it dies first, the messages are given back.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ class StoreProcess(ServedStore):
         opened_ms = [received_at_ms for _, _, received_at_ms in handed]
         self._service.in_background(undo(self._service, queue, receipts, opened_ms, caller))
 
-    def delivered(self, seqs: list[int]) -> None:
-        """The receives whose first messages these are have been answered."""
+    def delivering(self, seqs: list[int]) -> None:
+        """The receives whose first messages these are get their answers now."""
         for seq in seqs:
             self._undelivered.pop(seq, None)
 

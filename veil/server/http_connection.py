@@ -396,7 +396,10 @@ class HttpConnection(asyncio.Protocol):
                 answer, body = encode_answer(response, "HEAD", persistence), response.body
             else:
                 answer = encode_answer(response, request.method, persistence)
+            if response is not None and response.delivering is not None:
+                await response.delivering()
         except asyncio.CancelledError:
+            self._take_back(response)
             self.end_request()
             if self._state == _OPEN:  # the handler's own doing: nobody else would end the connection
                 self.abort()
@@ -412,8 +415,6 @@ class HttpConnection(asyncio.Protocol):
         self._transport.write(answer)
         if body:
             self._transport.write(body)
-        if response is not None and response.delivered is not None:
-            response.delivered()
         if self._write_paused:
             # The transport keeps it whole until its last byte is taken.
             self._count_answer(len(answer) + len(body))

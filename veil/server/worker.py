@@ -155,7 +155,7 @@ class Worker:
         self._ended = asyncio.Event()
         self._link: Link
         self._polls = itertools.count(1)
-        self._delivered: list[int] = []
+        self._delivering: list[int] = []
         self._adopting: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
@@ -277,15 +277,19 @@ class Worker:
         if not late.cancelled() and late.exception() is None:
             give_back(self._service, queue, late.result(), caller=caller)
 
-    def delivered(self, seq: int) -> None:
-        # In the next turn: by then the answer itself has been written.
-        if not self._delivered:
-            self._loop.call_soon(self._tell_delivered)
-        self._delivered.append(seq)
+    async def delivering(self, seq: int) -> None:
+        # Before the client has the answer, not after: whoever died in between would have what is with the client received by
+        # somebody else.
+        if not self._delivering:
+            self._loop.call_soon(self._tell_delivering)
+        self._delivering.append(seq)
+        await asyncio.sleep(0)  # told
+        await asyncio.sleep(0)  # and out of this process: some loops write at the end of a turn only
 
-    def _tell_delivered(self) -> None:
-        seqs, self._delivered = self._delivered, []
-        self._link.tell("delivered", seqs)
+    def _tell_delivering(self) -> None:
+        seqs, self._delivering = self._delivering, []
+        self._link.tell("delivering", seqs)
+        self._link.flush()
 
     async def queue_depths(self, queues: Sequence[Queue], *, with_oldest: bool) -> dict[int, QueueDepth]:
         depths: dict[int, QueueDepth] = await self._link.ask("queue_depths", list(queues), with_oldest)

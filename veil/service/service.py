@@ -75,8 +75,9 @@ class Owner(Protocol):
     async def long_poll(self, queue: Queue, wanted: ReceiveRequest) -> list[StoredMessage]:
         """See `service.receive`."""
 
-    def delivered(self, seq: int) -> None:
-        """The receive whose first message this is was answered: it need not be given back if we die."""
+    async def delivering(self, seq: int) -> None:
+        """Return once the owner knows that the receive whose first message this is gets its answer: if we die from now on, it is
+        not given back."""
 
     async def queue_depths(self, queues: Sequence[Queue], *, with_oldest: bool) -> Mapping[int, Any]:
         """See `service.history`."""

@@ -14,8 +14,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
+import socket
 import struct
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, reduce
 from operator import or_
 from types import UnionType
@@ -44,6 +47,7 @@ _FRAMES_AT_ONCE: Final = 4
 # could stop, each would wait for the other. What it has for the store is bounded by what its clients may send.
 _UNSENT_BYTES_MAX: Final = 32 << 20
 _QUEUES_KNOWN_MAX: Final = 10_000
+_READ_BYTES: Final = 1 << 18
 
 
 # ---- what is written
@@ -216,6 +220,7 @@ class Link(asyncio.Protocol):
         self._frames = 0  # in it
         self._rest = bytearray()  # of a frame that has not arrived whole
         self._needed = 0
+        self._unread: int | None = None  # the owner's second file descriptor of the socket
         self._running: set[asyncio.Task[None]] = set()
         self.is_lost = False
 
@@ -250,7 +255,10 @@ class Link(asyncio.Protocol):
     def close(self) -> None:
         """End the link from this side; nobody is told that it is lost."""
         self._on_lost = lambda: None
-        self._flush()
+        if self._unread is not None:
+            os.close(self._unread)
+            self._unread = None
+        self.flush()
         self._transport.close()
 
     # ---- called by the event loop
@@ -258,6 +266,8 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX)
+        if self._is_owner:
+            self._unread = os.dup(transport.get_extra_info("socket").fileno())
 
     def pause_writing(self) -> None:
         if self._is_owner:
@@ -269,11 +279,19 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
+        if self._unread is not None:
+            self._read_to_the_end(self._unread)
         waiting, self._waiting = self._waiting, {}
         for future, _ in waiting.values():
             if not future.done():
                 future.set_exception(StoreFailed("the other process is gone"))
         self._on_lost()
+
+    def _read_to_the_end(self, descriptor: int) -> None:
+        """A write to a worker that has just died ends the transport, whatever the worker had said before and is not read yet."""
+        with socket.socket(fileno=descriptor) as end, suppress(OSError):
+            while data := end.recv(_READ_BYTES):
+                self.data_received(data)
 
     def data_received(self, data: bytes) -> None:
         if self._rest:
@@ -357,11 +375,12 @@ class Link(asyncio.Protocol):
         _HEAD.pack_into(out, start, len(out) - start - _HEAD.size, number, kind)
         self._frames += 1
         if start == 0:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         elif self._frames >= _FRAMES_AT_ONCE:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write at the end of this turn of the loop what would be written at the end of the next."""
         if self._out and not self.is_lost:
             out, self._out, self._frames = self._out, bytearray(), 0
             self._transport.write(out)

@@ -140,21 +140,21 @@ class Call(msgspec.Struct):
     key_id: str = ""  # of the signature; what the request claims, where signatures are not verified
     region: str = ""
     undelivered: Callable[[], None] | None = None
-    delivered: Callable[[], None] | None = None
+    delivering: Callable[[], Awaitable[None]] | None = None
     headers: tuple[tuple[str, str], ...] = ()  # that the answer has besides those of every answer
     answer_bytes: int = 0  # about how many the answer will have, where it can be large
 
     def received(self, queue: Queue, messages: Sequence[StoredMessage], caller: Caller) -> None:
         """The answer has these messages: they are given back if it cannot be delivered.
 
-        From here to the socket nothing may wait but the encoding of a large answer, which is ready to be cancelled: otherwise a
-        cancelled request would keep its messages hidden.
+        From here to the socket nothing may wait but the encoding of a large answer and `delivering`, which are ready to be
+        cancelled: otherwise a cancelled request would keep its messages hidden.
         """
         service = self.service
         self.answer_bytes = answer_bytes(messages)
         self.undelivered = lambda: give_back(service, queue, messages, caller=caller)
         if service.owner is not None:
-            self.delivered = partial(service.owner.delivered, messages[0].seq)
+            self.delivering = partial(service.owner.delivering, messages[0].seq)
 
     def take_back(self) -> None:
         """Give back what was received for an answer that is not given: it must not stay hidden."""

@@ -32,7 +32,8 @@ class Request(msgspec.Struct):
 
 
 class Response(msgspec.Struct):
-    """One answer. `undelivered` runs if the connection was gone before a byte of it could be written, else `delivered`.
+    """One answer. `undelivered` runs if the connection was gone before a byte of it could be written; `delivering`, if any, is
+    waited for before the first.
 
     With a `stream` the body is what it yields, as it comes, and the connection ends with it; it is closed when the
     client goes or the server stops.
@@ -43,7 +44,7 @@ class Response(msgspec.Struct):
     content_type: str = "text/plain; charset=utf-8"
     headers: tuple[tuple[str, str], ...] = ()
     undelivered: Callable[[], None] | None = None
-    delivered: Callable[[], None] | None = None
+    delivering: Callable[[], Awaitable[None]] | None = None
     stream: AsyncIterator[bytes] | None = None
 
 

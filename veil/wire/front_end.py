@@ -76,7 +76,7 @@ class FrontEnd:
         try:
             response = await run(call, request_id)
             if call.undelivered is not None:
-                response.undelivered, response.delivered = call.undelivered, call.delivered
+                response.undelivered, response.delivering = call.undelivered, call.delivering
             if call.headers:
                 response.headers += call.headers
         except asyncio.CancelledError:
