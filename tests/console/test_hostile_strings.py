@@ -54,6 +54,10 @@ def seeded() -> Iterator[VeilServer]:
             for each in (url, dead):
                 answer = client.send_message_batch(QueueUrl=each, Entries=entries[first : first + 10])
                 assert not answer.get("Failed")
+        # What consumers write on dead letters, and redrives, written by somebody else.
+        ours = ("Veil.RedrivenFrom", "veil.message_id", "veil.reason", "veil.error_type", "veil.source_queue")
+        turned = {"DataType": "String", "StringValue": "\u202eright to left\u202c"}
+        client.send_message(QueueUrl=dead, MessageBody="x", MessageAttributes=dict.fromkeys(ours, turned))
         # Some in flight, some dead-lettered from here.
         client.receive_message(QueueUrl=url, MaxNumberOfMessages=10, VisibilityTimeout=0)
         client.receive_message(QueueUrl=url, MaxNumberOfMessages=10, VisibilityTimeout=600)

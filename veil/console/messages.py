@@ -19,7 +19,6 @@ from veil.service import messages as service_messages
 from veil.service.messages import SEARCH_BYTES_MAX, SEARCH_ROWS_MAX, SearchPage
 from veil.service.service import Service
 from veil.service.time_slices import TimeSlice
-from veil.words import visible
 
 # ---- bodies and attributes
 
@@ -38,14 +37,14 @@ class Body(NamedTuple):
 
 
 def show_preview(body: str) -> str:
-    return visible(" ".join(body[: PREVIEW_CHARS * 2].split()))[:PREVIEW_CHARS]
+    return " ".join(body[: PREVIEW_CHARS * 2].split())[:PREVIEW_CHARS]
 
 
 def show_body(body: str, chars_max: int) -> Body:
     """The body laid out for reading; as it was sent where it is no JSON, or too large or too deep to lay out."""
     text = _pretty(body)
     shown = body if text is None else text
-    return Body(visible(shown[:chars_max], keep="\r\n\t"), text is not None, len(shown) > chars_max)
+    return Body(shown[:chars_max], text is not None, len(shown) > chars_max)
 
 
 def _pretty(body: str) -> str | None:
@@ -65,14 +64,13 @@ def _pretty(body: str) -> str | None:
 
 
 def cut(text: str, chars_max: int) -> str:
-    shown = visible(text[:chars_max], keep="\n\t")
-    return shown if len(text) <= chars_max else f"{shown}… ({len(text):,} characters)"
+    return text if len(text) <= chars_max else f"{text[:chars_max]}… ({len(text):,} characters)"
 
 
 def attributes_of(message: StoredMessage, chars_max: int) -> list[tuple[str, str, str]]:
     """Name, data type and value of each attribute, values cut; bytes as hexadecimal digits, the first of them."""
     return [
-        (visible(name), visible(attribute.data_type), _value(attribute, chars_max))
+        (name, attribute.data_type, _value(attribute, chars_max))
         for name, attribute in (message.attributes or {}).items()
     ]
 

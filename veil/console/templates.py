@@ -1,6 +1,6 @@
 """The template environment, and how templates format numbers, lengths and instants.
 
-Everything that is put in is escaped, and a name that is not there is an error.
+Everything that is put in is escaped and visible, and a name that is not there is an error.
 """
 
 from __future__ import annotations
@@ -147,6 +147,12 @@ def static_file(name: str) -> Response:
     return Response(200, static_files()[name][0], _TYPES[Path(name).suffix], _FOR_EVER)
 
 
+def _shown(value: Any) -> Any:
+    """What is put in, with invisible characters spelled out: no name, error or body shall hide something or mislead. A field
+    holds what it holds: `| e` keeps it."""
+    return words.visible(value, keep="\t\n\r") if type(value) is str else value
+
+
 class Templates:
     """The console's templates, each compiled when it is first shown: all at once would hold up messages for half a second."""
 
@@ -158,6 +164,7 @@ class Templates:
             trim_blocks=True,
             lstrip_blocks=True,
             auto_reload=False,
+            finalize=_shown,
         )
         environment.filters |= {
             "count": count,
@@ -171,7 +178,6 @@ class Templates:
             "preview": show_preview,
             "attributes": attributes_of,
             "cut": cut,
-            "visible": words.visible,
         }
         environment.globals |= {
             "ago": ago,
