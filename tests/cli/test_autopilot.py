@@ -21,6 +21,7 @@ from tests.tls_kit import Authority
 from tests.waiting import until
 from veil import Consumer
 from veil.cli.autopilot import _turn, journal_health
+from veil.cli.failures import CommandFailed
 from veil.client.blocking import BlockingClient, find_target
 from veil.consumer.attempts_journal import AttemptsJournal
 from veil.consumer.message import Message
@@ -208,6 +209,15 @@ def test_a_second_one_on_the_same_tables_is_refused(world: World, autopilot: Aut
         ran = autopilot(world, "--once", *PLACES)
     assert ran.code == 1
     assert "another autopilot is already running on these tables: process" in ran.err
+
+
+def test_a_run_that_has_the_tables_is_not_taken_for_another_autopilot(tmp_path: Path):
+    class OfBusyTables:
+        def look_at_all(self) -> None:
+            raise TablesBusy(Storage.at(tmp_path), "process 7")
+
+    with pytest.raises(CommandFailed, match=r"another run is writing .*: process 7"):
+        _turn(cast("Any", OfBusyTables()), 0.001, once=True)
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])

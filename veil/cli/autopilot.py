@@ -326,11 +326,11 @@ def _turn(pilot: Autopilot, every_s: float, *, once: bool) -> None:
         except ConnectionError:  # to Spark's process, which is gone: only another autopilot can start one
             raise
         except TOLD as failure:
-            if once:
-                raise
+            if once:  # TablesBusy, which here tells of a run of the tables, not of another autopilot
+                raise CommandFailed(in_words(failure)) from failure
             problem = in_words(failure)
         if problem is not None and problem != told:
-            echo_err(f"veil: no timeouts are changed for now: {words.visible(problem)}")
+            echo_err(f"veil: no timeouts are changed for now: {problem}")
         told = problem
         if once:
             return
@@ -343,7 +343,7 @@ def status(tables: Storage, as_json: AsJson = False) -> None:
     """Show each queue's mode, its last decision and why."""
     state = _state(tables)
     if state.problem is not None:
-        echo_err(f"no timeouts are changed for now: {words.visible(state.problem)}")
+        echo_err(f"no timeouts are changed for now: {state.problem}")
     none = Decision(kind=DecisionKind.NOTHING, code="", reason="not checked yet", at_ms=0)
     queues = sorted(state.queues.items())
     if not queues:
@@ -365,7 +365,7 @@ def status(tables: Storage, as_json: AsJson = False) -> None:
     show_table(["queue", "mode", "timeout", "last decision", "when", "why"], rows, right=["timeout"])
     for name, each in queues:
         for sentence in each.advised.values():
-            echo_err(f"{words.visible(name)}: {words.visible(sentence)}")
+            echo_err(f"{name}: {sentence}")
 
 
 @autopilot_app.command("undo", epilog="Example: veil autopilot undo orders")
@@ -383,8 +383,8 @@ def undo(client: BlockingClient, tables: Storage, queue: QueueName) -> None:
     if change is None or change.before_s is None:
         raise CommandFailed(f"the autopilot has not changed queue {queue!r}")
     ClientQueues(client).set_timeout(queue, change.before_s)
-    resume = f"to let the autopilot manage it again: veil autopilot resume {words.visible(queue)}"
-    echo(f"{words.visible(queue)}: {words.exact_length(change.before_s)}; {resume}")
+    resume = f"to let the autopilot manage it again: veil autopilot resume {queue}"
+    echo(f"{queue}: {words.exact_length(change.before_s)}; {resume}")
 
 
 @autopilot_app.command("resume", epilog="Example: veil autopilot resume orders")
@@ -393,7 +393,7 @@ def resume(client: BlockingClient, queue: QueueName) -> None:
     """Let the autopilot manage a queue again after a person has set its timeout."""
     queues = ClientQueues(client)
     queues.tag(queue, RESUME_TAG, f"{time.time_ns() // 1_000_000} {queues.timeout_s(queue)}")
-    echo(f"{words.visible(queue)}: the autopilot manages this queue again")
+    echo(f"{queue}: the autopilot manages this queue again")
 
 
 def _leave_with_input() -> None:
