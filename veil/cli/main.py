@@ -43,11 +43,8 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
-    except (
-        BrokenPipeError,
-        SystemExit,
-    ):  # the reader of our output has gone (`veil … | head`): Typer then exits with 1
-        code = 0
+    except (BrokenPipeError, SystemExit):
+        code = 0  # the reader of our output has gone (`veil … | head`): Typer then exits with 1
     except Exception as error:
         code = _told(error)
     try:

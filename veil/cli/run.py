@@ -271,9 +271,8 @@ _log = logging.getLogger(__name__)
 _LOOK_S: Final = 0.2
 _BACKOFF_FIRST_S: Final = 0.5
 _BACKOFF_MAX_S: Final = 30.0
-_STEADY_S: Final = (
-    60.0  # a worker that lived so long has not crashed at the start: its restarts are counted from one again
-)
+# A worker that lived so long has not crashed at the start: its restarts are counted from one again.
+_STEADY_S: Final = 60.0
 _RELOAD_PATIENCE_S: Final = 5.0
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 

@@ -72,7 +72,7 @@ def _planned(finding: Finding, client: BlockingClient) -> Planned:
 def _refusal(error: ApiError) -> str:
     """Why the service refuses this queue; raises the error if it would refuse every other queue too."""
     if error.failure is Failure.REFUSED or error.is_missing_queue or plain(error.code) == "AccessDenied":
-        return words.visible(str(error))
+        return str(error)
     raise error
 
 
@@ -159,7 +159,7 @@ def _cells(finding: Finding, name: str, *, is_type: bool) -> dict[str, str]:
 def show_finding(finding: Finding, name: str) -> None:
     """One queue or type in words, and what each timeout that it could have would mean."""
     for line in _words(finding, name):
-        echo(words.visible(line))
+        echo(line)
     echo()
     policies = [each.policy for each in finding.candidates[0].policies] if finding.candidates else []
     columns = ["timeout", "duplicates", "at most", "after a crash", *policies[1:]]
@@ -289,7 +289,7 @@ def apply(
             try:
                 client.on_queue("SetQueueAttributes", each.queue, {"Attributes": attributes})
             except ApiError as error:
-                echo_err(f"{words.visible(each.queue)}: not changed, {_refusal(error)}")
+                echo_err(f"{each.queue}: not changed, {_refusal(error)}")
                 failed = True
                 continue
         if as_json:
@@ -307,13 +307,12 @@ def _show_plan(findings: Findings, planned: list[Planned]) -> None:
     if findings.policy != NO_RENEWAL:
         echo_err(f"these timeouts assume consumers that renew their leases: {findings.policy}")
     for each in planned:
-        name = words.visible(each.queue)
         if each.refused is not None:
-            echo_err(f"{name}: left alone, {words.visible(each.refused)}")
+            echo_err(f"{each.queue}: left alone, {each.refused}")
         elif each.before_s == each.after_s:
-            echo_err(f"{name}: already {words.exact_length(each.after_s)}")
+            echo_err(f"{each.queue}: already {words.exact_length(each.after_s)}")
         else:
-            echo_err(f"{name} ({each.certainty})")
+            echo_err(f"{each.queue} ({each.certainty})")
             echo_err(f"- visibility timeout  {words.exact_length(each.before_s)}")
             echo_err(f"+ visibility timeout  {words.exact_length(each.after_s)}")
 

@@ -38,18 +38,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = 5
 _CHARS, _WHAT_CHARS, _NAME_CHARS = 60, 80, 48
-_GROUPS = (
-    "group",
-    "messages",
-    "source",
-    "type",
-    "error",
-    "what",
-    "first seen",
-    "last seen",
-    "receives",
-    "leases",
-)
+_GROUPS = ("group", "messages", "source", "type", "error", "what", "first seen", "last seen", "receives", "leases")  # fmt: skip
 _MESSAGES = ("message", "source", "type", "error", "what", "before", "body")
 
 

@@ -12,7 +12,7 @@ from veil.cli.options import AsJson, argument, flag, how_often
 from veil.cli.output import echo, echo_err, echo_json, echo_object
 from veil.cli.pipeline import pipeline_app
 from veil.cli.pipeline.options import spark_when_needed, with_spark, with_tables
-from veil.words import plural, visible
+from veil.words import plural
 
 if TYPE_CHECKING:
     from veil.journal.storage import Storage
@@ -53,7 +53,7 @@ def lifecycles(
             _tell(run_lifecycles(session, journal, tables, bytes_here_max=here_max), tables, as_json)
             return
         what = "waiting for the first segment in" if is_empty else "following"
-        echo_err(f"{what} {visible(journal.uri)}; stop with Ctrl-C")
+        echo_err(f"{what} {journal.uri}; stop with Ctrl-C")
         follow_lifecycles(
             session,
             journal,
@@ -61,13 +61,13 @@ def lifecycles(
             every_s=every,
             bytes_here_max=here_max,
             on_run=lambda run: _tell(run, tables, as_json),
-            on_busy=lambda busy: echo_err(f"veil: {visible(str(busy))}; trying again"),
+            on_busy=lambda busy: echo_err(f"veil: {busy}; trying again"),
         )
 
 
 def _tell(run: LifecyclesRun, tables: Storage, as_json: bool) -> None:
     for each in run.broken:
-        echo_err(f"veil: set aside {visible(each.name)}: {visible(each.reason)}")
+        echo_err(f"veil: set aside {each.name}: {each.reason}")
     newest = None if run.newest is None else run.newest.isoformat()
     facts = {"newest": newest, "seconds": round(run.seconds, 3), "tables": tables.uri}
     text = "nothing new"

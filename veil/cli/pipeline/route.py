@@ -232,9 +232,7 @@ def route(
             since=since,
             look_every_s=float(relearn),
             tell=lambda verdicts: show_verdicts(verdicts, as_json=as_json),
-            on_problem=lambda problem: echo_err(
-                f"veil: the rules stay as they are: {words.visible(in_words(problem))}"
-            ),
+            on_problem=lambda problem: echo_err(f"veil: the rules stay as they are: {in_words(problem)}"),
         )
         current = learned.table if written is None else lambda: written
         table = current()

@@ -246,14 +246,9 @@ async def edit_page(visit: Visit) -> Response:
     queue = await visit.queue()
     letter = await _letter(visit, queue)
     attributes = letter.message.attributes or {}
-    body, rows = (
-        letter.message.body,
-        [
-            (name, each.data_type, str(each.value))
-            for name, each in attributes.items()
-            if _is_editable(name, each)
-        ],
-    )
+    editable = {name: each for name, each in attributes.items() if _is_editable(name, each)}
+    body = letter.message.body
+    rows = [(name, each.data_type, str(each.value)) for name, each in editable.items()]
     if visit.request.method == "POST":
         body, rows = _filled_in(visit.form, letter.message)
     return await visit.page(
@@ -263,7 +258,7 @@ async def edit_page(visit: Visit) -> Response:
         letter=letter,
         body=body,
         rows=[*rows, *[("", "String", "")] * _EMPTY_ROWS],
-        kept=[name for name, each in attributes.items() if not _is_editable(name, each)],
+        kept=[name for name in attributes if name not in editable],
         to=visit.form.text("to"),
         address=LetterSelection().address(queue),
     )
