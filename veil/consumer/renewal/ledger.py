@@ -152,7 +152,10 @@ class Ledger:
                 self._leave(lease, held)
             else:
                 self._remove(held)
-            self.policy.observed(now_s - held.held_at_s, held.kind)
+            try:  # noqa: SIM105 - `suppress` costs more than all that is suppressed
+                self.policy.observed(now_s - held.held_at_s, held.kind)
+            except Exception:  # noqa: S110 - of a policy of the user's, which learns nothing then
+                pass
         return under_way
 
     def by_hand(self, lease: Lease, deadline_s: float | None) -> None:
@@ -259,7 +262,11 @@ class Ledger:
             deadline_s = max(deadline_s, held.held_at_s + held.visibility_s)
         if held.last or held.lease.by_hand:
             return deadline_s
-        lost_at_s = deadline_s + self.policy.grace_s(held)
+        try:
+            lost_at_s = deadline_s + self.policy.grace_s(held)
+        except Exception as error:
+            self._policy_failed(held, error)
+            return deadline_s
         promised_s = held.lease.grace_s
         if promised_s and held.unanswered:
             kept_s = max(held.deadline_s, held.away_s) + promised_s
@@ -278,7 +285,11 @@ class Ledger:
     def _due_s(self, held: Held) -> float:
         if held.under_way or held.last or held.lease.by_hand:
             return math.inf
-        return held.retry_s if held.tries else self.policy.due_s(held)
+        try:
+            return held.retry_s if held.tries else self.policy.due_s(held)
+        except Exception as error:
+            self._policy_failed(held, error)
+            return math.inf
 
     def _schedule(self, held: Held) -> None:
         lost_at_s = held.lease.lost_at_s = self.lost_at_s(held)
@@ -307,10 +318,8 @@ class Ledger:
         # One series of tries asks for one length: a cut call that arrives late then can only lengthen the window.
         try:
             ask_s = held.asking_s if held.tries else self.policy.ask_s(held, now_s)
-        except (
-            Exception
-        ) as error:  # of a policy of the user's: the other leases of this call must not miss their renewal
-            self._cap(held, f"its policy failed: {error!r}")
+        except Exception as error:
+            self._policy_failed(held, error)
             return
         left_s = math.floor(held.received_at_s + LIFETIME_S - _LIFETIME_MARGIN_S - now_s + 1e-6)
         clamped = ask_s > left_s
@@ -331,7 +340,11 @@ class Ledger:
         while len(renewals) % BATCH_MAX and len(aside) < _SCAN_MAX and self.next_s() <= horizon_s:
             entry = heapq.heappop(self._heap)
             held = entry[2]
-            slack_s = _GAP_MIN_S if held.tries else self.policy.slack_s(held)
+            try:
+                slack_s = _GAP_MIN_S if held.tries else self.policy.slack_s(held)
+            except Exception as error:
+                self._policy_failed(held, error)
+                slack_s = 0.0
             if self._due_s(held) - slack_s > now_s:
                 aside.append(entry)
             elif held.together:
@@ -395,6 +408,10 @@ class Ledger:
             held.warned = True
             self._happened("warned", held, held.deadline_s)
         self._happened("capped", held, why)
+
+    def _policy_failed(self, held: Held, error: Exception) -> None:
+        """A policy of the user's has raised this: the other leases must not miss their renewal."""
+        self._cap(held, f"its policy failed: {error!r}")
 
     # Not `lease.lost`, which may run callbacks, and the caller has us locked.
     def _is_lost(self, held: Held, now_s: float) -> bool:
