@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
 
-from veil import Consumer
+from veil import Consumer, Reject
 from veil.testing import ConsumerHarness
 
 mark: ContextVar[object] = ContextVar("mark", default=None)
@@ -116,3 +117,29 @@ async def test_a_message_whose_task_is_cancelled_comes_back_when_its_window_ends
         await harness.advance(31)
         assert seen == ["first", "first"]
         assert harness.deleted == ["first"]
+
+
+async def test_a_cancellation_that_a_handler_leaves_behind_does_not_keep_its_message_from_its_end():
+    app = Consumer("orders", concurrency=1)
+
+    @app.handler
+    async def handle(body: str) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        raise Reject("no such customer")
+
+    async with ConsumerHarness(app) as harness:
+        send = harness.runner._api.send
+
+        async def slowly(*args: Any, **named: Any) -> str:
+            await asyncio.sleep(0)
+            return await send(*args, **named)
+
+        harness.runner._api.send = slowly  # type: ignore[method-assign, union-attr]
+        await harness.send("1")
+        await harness.settle()
+        await harness.advance(100)
+
+        assert harness.deleted == ["1"]
+        assert [letter.body for letter in await harness.dead_letters()] == ["1"]

@@ -214,6 +214,7 @@ class Dispatch:
         self._starting = False  # a task is about to take a message
         self._in_hand = 0  # messages whose handlers are at work
         self._settling = 0
+        self._settles: set[asyncio.Task[None]] = set()  # those under way that take more than a delete
         self._all_settled: asyncio.Future[None] | None = None  # set while `drained` waits
         self._closed = False
         self._late: list[Message] = []  # received when nothing was begun any more
@@ -334,8 +335,10 @@ class Dispatch:
                 if len(messages) > 1 or not self._processor.settle_at_once(
                     messages[0], outcomes[0], self._settled
                 ):
-                    self._begin()
-                    await self._settle(messages, outcomes)
+                    # In a task of its own: a handler may have left a cancellation of this one behind.
+                    settle = asyncio.get_running_loop().create_task(self._settle(messages, outcomes))
+                    self._settles.add(settle)
+                    settle.add_done_callback(self._settles.discard)
                     return
                 if self._handling.last_s > _QUICK_S or task.cancelling() or not _is_now(self._context):
                     return
