@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import re
 import traceback
 from pathlib import Path
-from types import CodeType, TracebackType
+from types import TracebackType
 from typing import Final
 
 from veil.core.attempt import FAILED, ReportedOutcome
@@ -36,8 +37,6 @@ _SECRET_RUN: Final = b"0" * 12
 _MASK: Final = "***"
 # Of a traceback that is reported: the last frames, and the errors that led to this one.
 _FRAMES_MAX: Final = 40
-_PLACES_MAX: Final = 256
-_PLACES: Final[dict[object, tuple[str, list[CodeType]]]] = {}  # by each frame's code and instruction
 _EARLIER_MAX: Final = 4
 _CAUSED: Final = "\n\nThe above exception was the direct cause of the following exception:\n\n"
 _DURING: Final = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
@@ -107,23 +106,18 @@ def _way_to(error: BaseException, trace: TracebackType | None, earlier_max: int 
     """The user's part of the traceback, masked, without the error's own line at its end, which is reported beside it.
 
     Python's own way of writing one reads each file's state again and parses each line for its carets, and to mask the
-    whole of it costs as much again: together as much as the rest of an attempt that fails. What is written of a place is
-    always the same, and what fails mostly fails at few places, so each is written and masked once.
+    whole of it costs as much again: together as much as the rest of an attempt that fails. What is written of a frame is
+    always the same, and what fails mostly fails in few places, so each frame is written and masked once.
     """
     if isinstance(error, BaseExceptionGroup) or hasattr(error, "__notes__"):
         whole = traceback_text(error)
         return masked(whole[-TRACEBACK_CHARS_MAX * 2 :])[-TRACEBACK_CHARS_MAX:]
-    place: object = None
-    at = trace
-    while at is not None:
-        place = (place, id(at.tb_frame.f_code), at.tb_lasti)
-        at = at.tb_next
-    known = _PLACES.get(place)
-    if known is None:
-        if len(_PLACES) >= _PLACES_MAX:
-            _PLACES.clear()
-        known = _PLACES[place] = _place_text(trace)
-    own = known[0]
+    frames = [
+        (frame.f_code.co_filename, frame.f_code.co_name, line) for frame, line in traceback.walk_tb(trace)
+    ]
+    own = "".join(_frame_text(*frame) for frame in frames[-_FRAMES_MAX:])
+    if own:
+        own = f"Traceback (most recent call last):\n{own}"[-TRACEBACK_CHARS_MAX:]
     earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if earlier is None or not earlier_max:
         return own
@@ -133,17 +127,10 @@ def _way_to(error: BaseException, trace: TracebackType | None, earlier_max: int 
     return (way + earlier_words + joint + own)[-TRACEBACK_CHARS_MAX:]
 
 
-def _place_text(trace: TracebackType | None) -> tuple[str, list[CodeType]]:
-    """The frames of a traceback, and the code that they are of: as long as that is kept, nothing else has its id."""
-    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(trace)]
-    text = "".join(_frame_text(code, line) for code, line in frames[-_FRAMES_MAX:])
-    head = "Traceback (most recent call last):\n" if text else ""
-    return (head + text)[-TRACEBACK_CHARS_MAX:], [code for code, _ in frames]
-
-
-def _frame_text(code: CodeType, line: int) -> str:
-    source = linecache.getline(code.co_filename, line).strip()
-    text = f'  File "{code.co_filename}", line {line}, in {code.co_name}\n'
+@functools.lru_cache(maxsize=256)
+def _frame_text(file: str, function: str, line: int) -> str:
+    source = linecache.getline(file, line).strip()
+    text = f'  File "{file}", line {line}, in {function}\n'
     return masked(text + (f"    {source}\n" if source else ""))
 
 
