@@ -110,6 +110,7 @@ def test_an_error_that_cannot_speak_is_told_by_its_name() -> None:
     ("spec", "words"),
     [
         (DeadLetter, "on_failure is the class DeadLetter, expected an outcome: DeadLetter()"),
+        (Retry, "on_failure is the class Retry, expected an outcome, such as Backoff()"),
         ("retry", "on_failure is 'retry', expected an Outcome, a mapping"),
         ({"ValueError": Discard()}, "on_failure has the key 'ValueError', expected a class of exceptions"),
         ({ValueError: Discard}, "on_failure[ValueError] is <class"),
@@ -154,6 +155,11 @@ def test_a_single_failure_in_a_task_group_is_what_was_meant() -> None:
 def test_a_retry_beyond_what_a_queue_can_do_is_refused(after_s: float) -> None:
     with pytest.raises(ValueError, match="RetryAfter: seconds is"):
         Retry(after_s=after_s)
+
+
+def test_a_number_as_the_reason_of_a_retry_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"a delay is Retry\(after_s=5\)"):
+        Retry(5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,13 @@ def test_the_decorated_function_is_still_itself() -> None:
         ({"type": ""}, "type is '', expected a message type or several"),
         ({"type": []}, "type is [], expected"),
         ({"type": [None]}, "type is [None], expected"),
+        ({"type": 5}, "type is 5, expected a message type or several"),
+        ({"type": "x", "on_poison": LetExpire}, "on_poison is <class"),
     ],
 )
-def test_two_handlers_for_one_type_are_refused(options: dict[str, Any], words: str) -> None:
+def test_two_handlers_for_one_type_and_options_that_cannot_work_are_refused(
+    options: dict[str, Any], words: str
+) -> None:
     table = HandlerTable()
     table.handler(created)
     table.handler(type="order.created", name="created")(created)

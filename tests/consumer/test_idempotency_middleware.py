@@ -260,10 +260,16 @@ def test_a_path_that_is_none_is_refused_at_once(path: str, store: SqliteIdempote
 
 
 @pytest.mark.parametrize("setting", ["ttl_s", "in_progress_ttl_s"])
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
-def test_a_length_that_cannot_work_is_refused(store: SqliteIdempotency, setting: str, value: float) -> None:
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "7d"])
+def test_a_length_that_cannot_work_is_refused(store: SqliteIdempotency, setting: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"Idempotent: {setting} is"):
         Idempotent(store, **{setting: value})
+
+
+@pytest.mark.parametrize("store", [None, "keys.db", SqliteIdempotency])
+def test_what_is_no_store_is_refused(store: Any) -> None:
+    with pytest.raises(TypeError, match="expected a store"):
+        Idempotent(store)
 
 
 async def test_a_long_key_is_kept_as_its_digest(store: SqliteIdempotency) -> None:

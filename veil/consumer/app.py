@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LAST_TASKS_S: Final = 1.0
+_A_LIFESPAN: Final = "a function that returns an async context manager; is @asynccontextmanager missing?"
 
 
 # ---- children that handlers fork, as the pools of `multiprocessing` do
@@ -91,10 +92,14 @@ class Consumer:
         health_host: str = "127.0.0.1",
         worker: str | None = None,
         error_texts: bool = True,
-        journal: str | None = None,
+        journal: str | os.PathLike[str] | None = None,
         metrics: ConsumerMetrics | None = None,
         lifespan: Callable[[Consumer], AbstractAsyncContextManager[Any]] | None = None,
     ) -> None:
+        if lifespan is not None and not callable(lifespan):
+            raise SettingsError("lifespan", lifespan, _A_LIFESPAN)
+        if not isinstance(metrics, ConsumerMetrics | None):
+            raise SettingsError("metrics", metrics, "a ConsumerMetrics")
         # What a lifespan opens, for the handlers and dependencies of this consumer.
         self.state = SimpleNamespace()
         self._lifespan = lifespan
@@ -285,8 +290,7 @@ class Consumer:
                 try:
                     opened: Any = self._lifespan(self)
                     if not isinstance(opened, AbstractAsyncContextManager):
-                        expected = "a function that returns an async context manager; is @asynccontextmanager missing?"
-                        raise SettingsError("lifespan", handler_name(self._lifespan), expected)
+                        raise SettingsError("lifespan", handler_name(self._lifespan), _A_LIFESPAN)
                     await stack.enter_async_context(opened)
                 except asyncio.CancelledError:
                     if runner.is_stopping():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import secrets
 import threading
 import time
@@ -40,7 +41,9 @@ EVENTS_MAX: Final = 100_000  # that wait to be written
 class AttemptsJournal:
     """Takes events from the consumer's event loop, and writes them from a thread of its own."""
 
-    def __init__(self, where: str, queue: QueueKey, *, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, where: str | os.PathLike[str], queue: QueueKey, *, wall: Callable[[], float] = time.time
+    ) -> None:
         from veil.journal.storage import Storage
 
         self._place: Storage = Storage.at(where)

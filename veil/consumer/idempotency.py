@@ -151,8 +151,12 @@ class Idempotent:
         in_progress_ttl_s: float = VISIBILITY_MAX_S,
         namespace: str | None = None,
     ) -> None:
+        if not callable(getattr(store, "claim", None)) or isinstance(store, type):
+            raise TypeError(
+                f"Idempotent: store is {store!r}, expected a store such as SqliteIdempotency(path)"
+            )
         for name, value in (("ttl_s", ttl_s), ("in_progress_ttl_s", in_progress_ttl_s)):
-            if not (math.isfinite(value) and value > 0):
+            if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
                 raise ValueError(f"Idempotent: {name} is {value!r}, expected more than 0 seconds")
         self._store = store
         self._key = key_of(key)

@@ -146,6 +146,9 @@ class Retry(Verdict):
     """Try again later: after so many seconds, or backing off by receive count when none are given."""
 
     def __init__(self, reason: str = "", *, after_s: float | None = None) -> None:
+        given: object = reason
+        if isinstance(given, int | float):  # it would be taken for a reason, and wait for something else
+            raise TypeError(f"Retry({reason!r}): expected a reason; a delay is Retry(after_s={reason!r})")
         super().__init__(reason)
         self.outcome = DEFAULT_BACKOFF if after_s is None else RetryAfter(after_s)
 
@@ -274,10 +277,11 @@ class FailurePolicy:
 def _check_spec(spec: object) -> None:
     if spec is None or isinstance(spec, Outcome):
         return
-    if isinstance(spec, type) and issubclass(spec, Outcome):
-        raise FailurePolicyRefused(
-            f"on_failure is the class {spec.__name__}, expected an outcome: {spec.__name__}()"
+    if isinstance(spec, type):
+        wanted = (
+            f"an outcome: {spec.__name__}()" if issubclass(spec, Outcome) else "an outcome, such as Backoff()"
         )
+        raise FailurePolicyRefused(f"on_failure is the class {spec.__name__}, expected {wanted}")
     if not isinstance(spec, Mapping):
         if not callable(spec):
             raise FailurePolicyRefused(

@@ -191,7 +191,7 @@ class Runner:
         self.is_receiving = True
         self.receiver.pump()
 
-    def _open_journal(self, where: str) -> None:
+    def _open_journal(self, where: str | os.PathLike[str]) -> None:
         from veil.consumer.attempts_journal import AttemptsJournal
 
         url = self.facts.url

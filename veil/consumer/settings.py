@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, cast
@@ -47,7 +48,7 @@ class ConsumerSettings:
     worker: str | None = None  # what the console calls it, beside its host and its process
     error_texts: bool = True  # False: of an error only its class is reported
     # Where attempts are recorded, for a service that keeps no journal: a directory, s3://… or hdfs://…
-    journal: str | None = None
+    journal: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         _whole("concurrency", self.concurrency, 1, CONCURRENCY_MAX)
@@ -70,11 +71,17 @@ class ConsumerSettings:
                     raise SettingsError(setting, getattr(self, setting), expected)
         is_policy = callable(getattr(self.renewal, "due_s", None)) and not isinstance(self.renewal, type)
         is_outcome = self.on_poison is None or isinstance(self.on_poison, Outcome)
+        has_type = isinstance(self.message_type_attribute, str) and self.message_type_attribute
         for setting, holds, expected in (
             ("queue", isinstance(self.queue, str) and self.queue, "the name, the URL or the ARN of a queue"),
             ("renewal", is_policy, "a renewal policy: Adaptive(), Buffered(), Heartbeat() or NoRenewal()"),
             ("on_poison", is_outcome, "an outcome, such as DeadLetter() or LetExpire()"),
-            ("message_type_attribute", self.message_type_attribute, "the name of a message attribute"),
+            ("message_type_attribute", has_type, "the name of a message attribute"),
+            (
+                "journal",
+                isinstance(self.journal, str | os.PathLike | None),
+                "a directory, s3://… or hdfs://…",
+            ),
         ):
             if not holds:
                 raise SettingsError(setting, getattr(self, setting), expected)

@@ -337,7 +337,7 @@ class HandlerTable:
 
         def decorate(given: Callable[..., Any]) -> Callable[..., Any]:
             known_as = name or handler_name(given)
-            _check_batch(batch, known_as)
+            _check_options(batch, on_poison, known_as)
             signature = read_signature(given, batch=batch is not None, name=known_as)
             policy = None if on_failure is None else FailurePolicy(on_failure)
             made: Handler | BatchHandler = (Handler if batch is None else BatchHandler)(
@@ -405,7 +405,7 @@ class HandlerTable:
                 )
             self._untyped = handler
             return
-        kinds = [type] if isinstance(type, str) else list(type)
+        kinds = [type] if isinstance(type, str) else list(type) if isinstance(type, Iterable) else []
         if not kinds or not all(isinstance(kind, str) and kind for kind in kinds):
             raise HandlerRefused(handler.name, f"type is {type!r}, expected a message type or several")
         for kind in kinds:
@@ -420,7 +420,11 @@ class HandlerTable:
             handler.wrap(self._batch_middlewares)
 
 
-def _check_batch(batch: int | None, name: str) -> None:
+def _check_options(batch: object, on_poison: object, name: str) -> None:
+    if not isinstance(on_poison, Outcome | None):
+        raise HandlerRefused(
+            name, f"on_poison is {on_poison!r}, expected an outcome, such as DeadLetter() or LetExpire()"
+        )
     if batch is None:
         return
     if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= BATCH_MAX:
