@@ -111,17 +111,21 @@ def test_many_alike_are_packed_as_one_and_told_one_by_one(place: Storage):
     for each in facts:
         one_by_one.record_facts(Kind.RECEIVED, NOON_MS, ORDERS, [each], SHOP)
     together.record_facts(Kind.RECEIVED, NOON_MS, ORDERS, facts, SHOP)
-    assert together.count == one_by_one.count == 101
+    failed = {0: ReportedOutcome("failed", "NoStock")}
+    for recorder in (one_by_one, together):  # an event with more fields than those
+        recorder.record_facts(Kind.DELETED, NOON_MS, ORDERS, facts[:1], SHOP, failed)
+    assert together.count == one_by_one.count == 102
     singly, packed = one_by_one.pack(), together.pack()
     assert len(packed) < 0.6 * len(singly)
     assert unpack(packed) == unpack(singly)
 
-    write_segment(place, APlan(), [(1, packed)])
-    told = [
-        (event["kind"], event["seq"], event["message_id"], event["delivery"]) for event in events_of(place)
-    ]
+    assert write_segment(place, APlan(), [(1, packed)]).unreadable == []
+    events = events_of(place)
+    told = [(event["kind"], event["seq"], event["message_id"], event["delivery"]) for event in events]
     assert told[0] == ("extended", 0, "m0", 1)
-    assert told[1:] == [("received", *each[:3]) for each in facts]
+    assert told[1:-1] == [("received", *each[:3]) for each in facts]
+    assert told[-1] == ("deleted", 0, "m0", 1)
+    assert [event["outcome"] for event in events] == [None] * 101 + ["failed"]
 
 
 def test_what_an_event_does_not_say_is_null(place: Storage):

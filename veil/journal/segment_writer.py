@@ -150,11 +150,11 @@ class Columns:
         return pa.Table.from_arrays([arrays[each.name] for each in SCHEMA], schema=pa.schema(fields))
 
 
-def _sideways(events: list[list[Any]]) -> list[Sequence[Any]]:
+def _sideways(events: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
     """The events' fields, each with its values of all events; fields at the end that have their defaults may be left out."""
     widths = {len(event) for event in events}
     if len(widths) > 1:
-        events = [event + _DEFAULTS[len(event) :] for event in events]
+        events = [[*event, *_DEFAULTS[len(event) :]] for event in events]
     fields: list[Sequence[Any]] = list(zip(*events, strict=True))
     missing = [(default,) * len(events) for default in _DEFAULTS[len(fields) :]]
     if len(fields) > len(_DEFAULTS) or min(widths) < _REQUIRED:
