@@ -128,17 +128,34 @@ async def test_a_creation_that_was_cut_anywhere_can_be_taken_up(
             pass
     before, after = stages
     whole = (after / WAL).read_bytes()
-    for size in range(0, len(whole), len(whole) // 25):
-        cut = tmp_path / f"cut{size}"
+    step = len(whole) // 25
+    logs = [whole[:size] for size in range(0, len(whole), step)]
+    # Nothing of it was synced but the header of the log: whatever else may be missing.
+    logs += [whole[:at] + bytes(100) + whole[at + 100 :] for at in range(step, len(whole) - 100, step)]
+    for number, log in enumerate(logs):
+        cut = tmp_path / f"cut{number}"
         shutil.copytree(before, cut)
         shutil.copyfile(after / DATABASE, cut / DATABASE)
-        (cut / WAL).write_bytes(whole[:size])
+        (cut / WAL).write_bytes(log)
         async with open_store(cut) as store:
             await store.send(await make_queue(store), [a_message()])
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / DATABASE).touch()
     async with open_store(tmp_path / "empty") as store:
         await make_queue(store)
+
+
+async def test_what_is_left_of_a_torn_commit_is_gone_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    crashed = await a_crash_with_sends(tmp_path, 5)
+    log = crashed / WAL
+    log.write_bytes(log.read_bytes()[:-1_000])
+    assert scan_wal(log).verdict == "torn_tail"
+    seen: list[bytes] = []
+    monkeypatch.setattr(opening, "_migrate", lambda connection, path: seen.append(log.read_bytes()))
+    opening.open_database(crashed).close()
+    assert seen == [b""]
 
 
 async def test_what_the_opening_wrote_is_synced_before_the_first_commit(

@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 from contextlib import suppress
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -49,10 +50,15 @@ def open_database(directory: Path) -> apsw.Connection:
         _log.warning("%s-wal: %s", path, scan.explain())
     try:
         connection = connect(path)
+        checkpoint = partial(connection.wal_checkpoint, mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        # What is left of a torn commit is gone before anything is written, and each commit is on disk before the next: else a
+        # power cut now could look like damage (wal_scan.py).
+        checkpoint()
         _migrate(connection, path)
+        checkpoint()
         with connection:
             fold_lease_log(connection)
-        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        checkpoint()
     except StoreError:
         raise
     except (apsw.NotADBError, apsw.CorruptError, *UNREADABLE) as error:
@@ -95,28 +101,31 @@ def schema_version(connection: apsw.Connection) -> int:
 
 
 def _migrate(connection: apsw.Connection, path: Path) -> None:
-    """Each step is one transaction with its version in it, so a crash leaves the old version or the new one."""
+    """All steps are one transaction with the version in it, so a crash leaves the old version or the new one."""
     present = schema_version(connection)
     if present > SCHEMA_VERSION:
         raise StoreTooNew(
             f"{path} has schema version {present}, this Veil knows up to {SCHEMA_VERSION}: use the newer Veil that wrote it"
         )
-    for version in range(present + 1, SCHEMA_VERSION + 1):
-        sql = files("veil.stores.sqlite").joinpath(_MIGRATIONS[version - 1]).read_text(encoding="utf-8")
-        with connection:
+    if present == SCHEMA_VERSION:
+        return
+    with connection:
+        for version in range(present + 1, SCHEMA_VERSION + 1):
+            sql = files("veil.stores.sqlite").joinpath(_MIGRATIONS[version - 1]).read_text(encoding="utf-8")
             connection.execute(sql)
             if version == 1:
                 connection.execute(Q.write_meta, ("receipt_key", secrets.token_bytes(32)))
                 connection.execute(Q.write_meta, ("store_id", new_journal_id()))
                 connection.execute(Q.write_meta, ("journal_id", new_journal_id()))
-            connection.execute(f"PRAGMA user_version = {version}")
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def fold_lease_log(connection: apsw.Connection) -> None:
     """Write the leases of the log into the rows of their messages, as a stop does and a crash does not."""
-    if not connection.table_exists("main", "lease_log"):
-        return  # a backup of an older version
-    rows = [packed for (packed,) in connection.execute(Q.lease_log)]
+    is_there = connection.table_exists("main", "lease_log")  # not in a backup of an older version
+    rows = [packed for (packed,) in connection.execute(Q.lease_log)] if is_there else []
+    if not rows:
+        return
     for queue_id, leases in folded(rows).items():
         settings = connection.execute(Q.queue_settings, (queue_id,)).get
         if settings is not None:
