@@ -297,6 +297,17 @@ async def test_a_copy_that_was_cut_short_goes_on_where_it_stopped(places, clock,
     await copy.close()
 
 
+async def test_the_log_of_a_copy_stays_as_short_as_one_piece(places, clock, monkeypatch):
+    monkeypatch.setattr("veil.stores.copying.sqlite.CHECKPOINT_WAL_PAGES", 10)
+    one, other = places("sqlite"), places("sqlite")
+    await a_filled_store(one, clock, 10_000)
+    sizes: list[int] = []
+    log = other / "copying" / f"{DATABASE}-wal"
+    await asyncio.to_thread(copied, one, other, clock, lambda *_: sizes.append(log.stat().st_size))
+    assert len(sizes) > 5
+    assert max(sizes) < 2 * sizes[1]  # after the first two thousand messages
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_a_target_with_data_is_refused_and_left_alone(places, clock, kind):
     one, other = places("sqlite"), places(kind)

@@ -28,6 +28,7 @@ from veil.stores.copying.copy import (
     decode_mark,
     encode_mark,
 )
+from veil.stores.sqlite.commit import CHECKPOINT_WAL_PAGES
 from veil.stores.sqlite.data_directory import DATABASE, locked, sync_path
 from veil.stores.sqlite.database import Q
 from veil.stores.sqlite.opening import open_database
@@ -104,17 +105,17 @@ class SqliteTarget:
             raise StoreError(f"{self._directory} holds data already: copy into an empty directory")
         if not (self._unfinished / DATABASE).exists():
             return None
-        self._connection = open_database(self._unfinished)
-        found = self._connection.execute(Q.read_meta, (MARK,)).fetchone()
+        connection = self._connect()
+        found = connection.execute(Q.read_meta, (MARK,)).fetchone()
         if found is None:  # it ended before it had begun
-            self._connection.close()
+            connection.close()
             shutil.rmtree(self._unfinished)
             return None
         return decode_mark(bytes(found[0]))
 
     def begin(self, mark: CopyMark) -> None:
         self._unfinished.mkdir(mode=0o700, parents=True, exist_ok=True)
-        connection = self._connection = open_database(self._unfinished)
+        connection = self._connect()
         with connection:
             connection.execute(Q.write_meta, (MARK, encode_mark(mark)))
 
@@ -169,6 +170,13 @@ class SqliteTarget:
         made.rename(self._directory / DATABASE)
         sync_path(self._directory)
         shutil.rmtree(self._unfinished)
+
+    def _connect(self) -> apsw.Connection:
+        connection = self._connection = open_database(self._unfinished)
+        # No group commit syncs the log here, nor keeps it short.
+        connection.pragma("synchronous", "full")
+        connection.wal_autocheckpoint(CHECKPOINT_WAL_PAGES)
+        return connection
 
     def _open(self) -> apsw.Connection:
         assert self._connection is not None, "begun or resumed first"
