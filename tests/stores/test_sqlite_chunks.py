@@ -11,7 +11,8 @@ from tests.stores.sqlite_kit import open_store
 from veil.core.clock import ManualClock
 from veil.core.event import NOBODY
 from veil.core.lease import HoldKey
-from veil.stores.sqlite import leases, queues
+from veil.core.queue import MoveTask
+from veil.stores.sqlite import leases, moves, queues
 from veil.stores.sqlite.recovery.verify import verify
 
 _OF_A_QUEUE = ("message", "deduplication", "lane", "attempt", "hold", "stream", "queue_count")
@@ -41,6 +42,38 @@ async def test_so_do_those_of_a_purge_and_of_a_deleted_queue(tmp_path: Path, clo
         await store._do(queues.delete, db, queue, NOBODY)
         assert await store._do(queues.sweep_deleted, db)
         assert db.execute("SELECT count(*) FROM message").get == 1
+
+
+async def test_a_step_of_a_move_task_goes_by_bytes_too(tmp_path: Path, clock: ManualClock, monkeypatch):
+    monkeypatch.setattr(moves, "CHUNK_BYTES", 1_000)
+    async with open_store(tmp_path, clock) as store:
+        dead, other = await make_queue(store, "dead"), await make_queue(store, "other")
+        await store.send(dead, [a_message("x" * 600) for _ in range(5)])
+        await store.start_move(MoveTask("t", dead.key, other.key, None, "RUNNING", 0, 0, 0))
+        steps = [await store.step_move("t", 10) for _ in range(3)]
+        moved = [(task.moved, task.status) for task in steps]
+        assert moved == [(2, "RUNNING"), (4, "RUNNING"), (5, "COMPLETED")]
+        assert await store.counts(other) == (5, 0, 0)
+
+
+async def test_leases_of_a_deleted_queue_are_written_some_at_a_time(
+    tmp_path: Path, clock: ManualClock, monkeypatch
+):
+    monkeypatch.setattr(leases, "CHUNK", 10)
+    async with open_store(tmp_path, clock) as store:
+        queue = await make_queue(store)
+        await store.send(queue, [a_message("x") for _ in range(35)])
+        await store.receive(queue, 35)
+        written, write_back = list[int](), store._db.write_back
+
+        def counted(state, seqs=None) -> None:
+            before = len(state.leases.by_seq)
+            write_back(state, seqs)
+            written.append(before - len(state.leases.by_seq))
+
+        monkeypatch.setattr(store._db, "write_back", counted)
+        await store.delete_queue(queue)
+        assert written == [10, 10, 10, 5, 0]
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3, 1_000])

@@ -234,7 +234,7 @@ def settle(db: Database, queue_id: int) -> bool:
     state, now_ms = db.states.get(queue_id), db.clock.now_ms()
     if state is None or state.next_due_ms > now_ms:
         return False
-    if _write_some_back(db, state):
+    if write_some_back(db, state):
         return True
     settings = state.queue.settings
     rows = db.execute(Q.due, (queue_id, now_ms, CHUNK)).fetchall()
@@ -259,7 +259,7 @@ def settle(db: Database, queue_id: int) -> bool:
     return more
 
 
-def _write_some_back(db: Database, state: CachedQueue, up_to_seq: int = SEQ_MAX) -> bool:
+def write_some_back(db: Database, state: CachedQueue, up_to_seq: int = SEQ_MAX) -> bool:
     """Write the leases of messages up to a seq that are not in their rows yet, one chunk of them; True while more may be left."""
     some = [*takewhile(up_to_seq.__ge__, islice(state.leases.by_seq, CHUNK))]
     db.write_back(state, some)
@@ -329,7 +329,7 @@ class Purge(NamedTuple):
 def sweep(db: Database, purge: Purge, state: CachedQueue | None) -> bool:
     """Remove one chunk of a queue's messages; True while more are left. `state` is None for a deleted queue."""
     asked = (purge.queue_id, purge.up_to_seq + 1, CHUNK)
-    if state is not None and _write_some_back(db, state, purge.up_to_seq):
+    if state is not None and write_some_back(db, state, purge.up_to_seq):
         return True
     rows: list[Any] = []
     for query in (Q.expired_alone, Q.expired_grouped, Q.expired_ranked, Q.hidden_below):

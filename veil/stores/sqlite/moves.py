@@ -17,6 +17,7 @@ from veil.core.sequence import expired_below
 from veil.stores.sql import decode_caller, encode_caller, encode_scan, to_message, to_task
 from veil.stores.sqlite.apply import apply
 from veil.stores.sqlite.database import CachedQueue, Database, Q
+from veil.stores.sqlite.leases import CHUNK_BYTES
 
 
 def start(db: Database, task: MoveTask, caller: Caller) -> MoveTask:
@@ -43,6 +44,8 @@ def step(db: Database, task_id: str, count: int, found: ScanStep | None) -> Move
             answers = redrive(db, source.queue, found.chosen, caller=caller) if source else []
             return _advance(db, decide.step_scan(task, found, answers))
         messages = _oldest_visible(db, source, count) if source else []
+        if sum(message.body_bytes for message in messages) >= CHUNK_BYTES:
+            count = len(messages)  # there may be more
         moves, task = decide.step_move(task, messages, count, db.find, _redriver(db))
         if source is not None:
             apply(db, source, moves, db.clock.now_ms(), caller)
@@ -70,9 +73,16 @@ def find(db: Database, task_id: str) -> MoveTask:
 
 
 def _oldest_visible(db: Database, source: CachedQueue, count: int) -> list[StoredMessage]:
+    """As many as one step may move, whose bodies are read and written again: by number and by bytes."""
     query = Q.visible_oldest if source.ranked or source.has_groups else Q.visible_alone
-    rows = db.execute(query, (source.queue.id, source.leases.taken_seq, count)).fetchall()
-    return [to_message(row) for row in rows]
+    messages: list[StoredMessage] = []
+    bytes_left = CHUNK_BYTES
+    for row in db.execute(query, (source.queue.id, source.leases.taken_seq, count)):
+        messages.append(to_message(row))
+        bytes_left -= messages[-1].body_bytes
+        if bytes_left <= 0:
+            break
+    return messages
 
 
 def redrive(

@@ -11,7 +11,7 @@ from veil.core.message import Caller
 from veil.core.queue import Queue, QueueKey
 from veil.stores.sql import decode_caller, encode_caller, encode_settings, encode_tags
 from veil.stores.sqlite.database import CachedQueue, Database, Q
-from veil.stores.sqlite.leases import CHUNK, Purge, reschedule_hidden, sweep
+from veil.stores.sqlite.leases import CHUNK, Purge, reschedule_hidden, sweep, write_some_back
 from veil.stores.store import QueueContent
 
 
@@ -52,6 +52,11 @@ def edit(db: Database, queue: Queue, edit: Callable[[QueueContent], QueueContent
     if before.settings.paused and not content.settings.paused:
         db.announce_visible(state)
     return state.queue
+
+
+def begin_delete(db: Database, queue: Queue) -> bool:
+    """Write some of the leases that are not in their rows yet; True while more may be left."""
+    return write_some_back(db, db.state_of(queue))
 
 
 def delete(db: Database, queue: Queue, caller: Caller) -> None:

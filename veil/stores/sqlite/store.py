@@ -259,6 +259,8 @@ class SqliteStore(OwnLeaseTime):
 
     async def delete_queue(self, queue: Queue, *, caller: Caller = NOBODY) -> None:
         await self._settled(queue)  # what had expired was not purged
+        while await self._do(queues.begin_delete, self._db, queue):
+            pass
         await self._do(queues.delete, self._db, queue, caller)
         self._start_sweeping()
 
