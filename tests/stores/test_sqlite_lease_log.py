@@ -275,6 +275,25 @@ async def test_the_log_begins_anew_when_it_tells_of_many_messages_however_short_
     assert len(rows(tmp_path / "data", "SELECT 1 FROM lease_log")) <= 2
 
 
+async def test_the_log_is_bounded_however_often_a_transaction_is_undone(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_log, "LOGGED_MAX", 200)
+    queue = await make_queue(store)
+    await store.send(queue, some_messages(*map(str, range(100))))
+    held = receipts_of(queue, await store.receive(queue, 100))
+
+    def broken() -> None:
+        raise RuntimeError("has the log read again")
+
+    for number in range(10):
+        await store.extend(queue, [Extension(receipt, 60 + number) for receipt in held])
+        with pytest.raises(RuntimeError):
+            await store._commits.submit(broken)
+    assert len(rows(tmp_path / "data", "SELECT 1 FROM lease_log")) <= 2
+    assert await store.delete(queue, held) == [Deletion.DELETED] * 100
+
+
 async def test_the_log_names_what_was_sent_in_bursts_by_the_bursts(
     store: SqliteStore, clock: ManualClock, tmp_path: Path
 ) -> None:

@@ -31,7 +31,7 @@ from veil.core.sequence import SequenceSource, expires_at_ms, first_seq_of, inst
 from veil.stores.outbox import OutboxBound
 from veil.stores.sql import NamedQueries, decode_settings, decode_tags
 from veil.stores.sqlite.data_directory import WITHIN_BYTES_MIN, Reserve
-from veil.stores.sqlite.lease_log import NEVER, LeaseLog, QueueLeases, folded, spans_of
+from veil.stores.sqlite.lease_log import LOGGED_MAX, NEVER, LeaseLog, QueueLeases, folded, spans_of
 from veil.stores.store import QueuesByKey, StoreEvents
 
 Q: Final = NamedQueries("veil.stores.sqlite", "queries.sql")
@@ -181,12 +181,13 @@ class Database:
         log.clear()
         rows = [packed for (packed,) in self.execute(Q.lease_log).fetchall()]
         log.bytes = sum(map(len, rows))
+        # Started over with the next entry: how many messages its rows name is not counted, and the next rollback reads them all.
+        log.logged = LOGGED_MAX + 1 if rows else 0
         for queue_id, logged in folded(rows).items():
             state = self.states.get(queue_id)
             if state is None or not logged:
                 continue
             by_seq = state.leases.by_seq
-            log.logged += len(logged)
             for facts in self.execute_for(Q.received_facts, (), [*logged]):
                 seq, message_id, delivery, *rest = facts
                 lease = logged[seq]

@@ -32,7 +32,8 @@ _IN_FLIGHT: Final = int(State.IN_FLIGHT)
 NEVER: Final = 1 << 62
 # Of all queues together; beyond it, receives write their leases into the rows. A lease takes some 400 bytes, and 2 µs to write
 # into its row: the release of the oldest, which needs all others of its queue there, takes 50 ms at most. Nobody can release a
-# message of a hold, so for holds there is room for a batch that a stream deletes and the next one, which it receives meanwhile.
+# message of a hold, so for holds there is room for a batch that a stream deletes and the next one, which it receives meanwhile
+# (behind a message that an ordinary receiver of the same queue releases, they take 150 ms).
 LEASES_MAX: Final = 20_000
 HELD_MAX: Final = 60_000
 # A log that has become longer by so much is started over, with the leases that are left; and one that names so many messages,
