@@ -40,6 +40,7 @@ from veil.core.message import (
     LeaseState,
     NewContent,
     NewMessage,
+    Sent,
     StoredMessage,
 )
 from veil.core.message_rules import changed_content
@@ -542,15 +543,22 @@ def purge(message: MessageFacts) -> effect.Purged:
     return effect.Purged(message, 0, None)
 
 
-def decide_discard(
-    message_id: str, seq: int, message: StoredMessage | None
-) -> effect.Discarded | errors.VeilError:
-    """A message goes for good, unless it is missing or somebody holds it."""
-    if message is None or message.message_id != message_id:
-        return errors.MessageMissing(message_id, seq)
-    if message.state == State.IN_FLIGHT:
-        return errors.MessageNotVisible(message_id, "in flight")
-    return effect.Discarded(message, 0, None)
+def decide_discards(
+    chosen: Sequence[tuple[int, str]], messages: dict[int, StoredMessage]
+) -> tuple[list[effect.Discarded], list[errors.VeilError | None]]:
+    """Chosen messages go for good, each unless it is missing or somebody holds it: what happens, and what each is answered."""
+    effects: list[effect.Discarded] = []
+    answers: list[errors.VeilError | None] = []
+    for seq, message_id in chosen:
+        message = messages.get(seq)
+        if message is None or message.message_id != message_id:
+            answers.append(errors.MessageMissing(message_id, seq))
+        elif message.state == State.IN_FLIGHT:
+            answers.append(errors.MessageNotVisible(message_id, State.IN_FLIGHT.label))
+        else:
+            effects.append(effect.Discarded(messages.pop(seq), 0, None))
+            answers.append(None)
+    return effects, answers
 
 
 # ---- holds
@@ -697,15 +705,35 @@ def cancel_move(task: MoveTask) -> MoveTask:
     return replace(task, status="CANCELLING")
 
 
-Redrive = Callable[
-    [StoredMessage, Queue, NewContent | None], effect.Redriven
-]  # `redrive` at an instant, with a new key
+# `redrive` at an instant, with a new key.
+Redrive = Callable[[StoredMessage, Queue, NewContent | None], effect.Redriven]
 
 
-def decide_redrive(
+def decide_redrives(
+    source: Queue,
+    chosen: Sequence[Chosen],
+    messages: dict[int, StoredMessage],
+    find: FindQueue,
+    make: Redrive,
+) -> tuple[list[effect.Redriven], list[Sent | errors.VeilError]]:
+    """Redrive chosen messages, each on its own: what happens, and what each is answered. `messages` has those of them that the
+    source has, by seq."""
+    effects: list[effect.Redriven] = []
+    answers: list[Sent | errors.VeilError] = []
+    for one in chosen:
+        decided = _decide_redrive(source, one, messages.get(one.seq), find, make)
+        if isinstance(decided, effect.Redriven):
+            del messages[one.seq]  # chosen twice, it is gone the second time
+            effects.append(decided)
+            answers.append(Sent(decided.moved.message_id, decided.moved.seq))
+        else:
+            answers.append(decided)
+    return effects, answers
+
+
+def _decide_redrive(
     source: Queue, chosen: Chosen, message: StoredMessage | None, find: FindQueue, make: Redrive
 ) -> effect.Redriven | errors.VeilError:
-    """Redrive a chosen message, or why it stays."""
     if message is None or message.message_id != chosen.message_id:
         return errors.MessageMissing(chosen.message_id, chosen.seq)
     if message.state != State.VISIBLE:

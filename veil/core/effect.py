@@ -14,7 +14,7 @@ import msgspec
 from veil.core.attempt import ReportedOutcome
 from veil.core.errors import VeilError
 from veil.core.lease import Deletion, MessageFacts, State
-from veil.core.message import LeaseState, NewContent, NewMessage, Sent, StoredMessage
+from veil.core.message import LeaseState, NewContent, NewMessage, StoredMessage
 from veil.core.queue import Queue
 
 
@@ -124,11 +124,6 @@ class Redriven(Effect, frozen=True, gc=False):
     moved: StoredMessage  # as it arrives
     target: Queue
     content: NewContent | None  # None: what it had
-
-    @property
-    def sent(self) -> Sent:
-        """As whoever asked for it is told."""
-        return Sent(self.moved.message_id, self.moved.seq)
 
 
 # ---- refusals: nothing changes

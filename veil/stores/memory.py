@@ -696,28 +696,16 @@ class MemoryStore(OwnLeaseTime):
     ) -> list[errors.VeilError | None]:
         with self._operation(caller) as op:
             source = self._of(queue)
-            answers: list[errors.VeilError | None] = []
-            for seq, message_id in chosen:
-                decided = decide.decide_discard(message_id, seq, source.messages.get(seq))
-                if isinstance(decided, errors.VeilError):
-                    answers.append(decided)
-                else:
-                    self._apply(op, source, [decided])
-                    answers.append(None)
+            effects, answers = decide.decide_discards(chosen, dict(source.messages))
+            self._apply(op, source, effects)
             return answers
 
     def _redrive(
         self, op: Operation, source: QueueContents, chosen: Sequence[Chosen]
     ) -> list[Sent | errors.VeilError]:
-        answers: list[Sent | errors.VeilError] = []
-        for one in chosen:
-            message = source.messages.get(one.seq)
-            decided = decide.decide_redrive(source.queue, one, message, self._find, self._redriver(op))
-            if isinstance(decided, errors.VeilError):
-                answers.append(decided)
-            else:
-                self._apply(op, source, [decided])
-                answers.append(decided.sent)
+        given = (source.queue, chosen, dict(source.messages), self._find, self._redriver(op))
+        effects, answers = decide.decide_redrives(*given)
+        self._apply(op, source, effects)
         return answers
 
     def _redriver(self, op: Operation) -> decide.Redrive:
@@ -851,7 +839,7 @@ class MemoryOutbox:
             self._last += 1
             self._waiting.append(WaitingRow(OutboxRow(self._last, self.recorder.pack()), now_ms))
         else:
-            self._bound.give_up(len(self.recorder.events), now_ms)
+            self._bound.give_up(self.recorder.count, now_ms)
             self.recorder.forget()
 
     def plan(self, rows_max: int, bytes_max: int) -> ExportPlan | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from uuid import uuid4
 
 from veil.core import decide
-from veil.core.effect import Discarded, Redriven
+from veil.core.effect import Redriven
 from veil.core.errors import MoveTaskMissing, MoveTaskRunning, VeilError
 from veil.core.event import NOBODY
 from veil.core.message import Caller, NewContent, Sent, StoredMessage
@@ -104,17 +104,8 @@ async def redrive(
     messages = await _chosen(tx, source, (one.seq for one in chosen))
     homeward = (messages[one.seq] for one in chosen if one.destination is None and one.seq in messages)
     _need(tx, known, (decide.home_of(each, queue.key) for each in homeward))
-    answers: list[Sent | VeilError] = []
-    moved: list[Redriven] = []
     make = await _redriver(tx, len(chosen))
-    for one in chosen:
-        decided = decide.decide_redrive(source.queue, one, messages.get(one.seq), tx.find, make)
-        if isinstance(decided, VeilError):
-            answers.append(decided)
-        else:
-            del messages[one.seq]  # chosen twice, it is gone the second time
-            moved.append(decided)
-            answers.append(decided.sent)
+    moved, answers = decide.decide_redrives(source.queue, chosen, messages, tx.find, make)
     await _apply(tx, source, moved, caller)
     return answers
 
@@ -125,16 +116,7 @@ async def discard(
     """Remove the chosen messages, each on its own."""
     source = tx.state_of(queue)
     messages = await _chosen(tx, source, (seq for seq, _ in chosen))
-    answers: list[VeilError | None] = []
-    removed: list[Discarded] = []
-    for seq, message_id in chosen:
-        decided = decide.decide_discard(message_id, seq, messages.get(seq))
-        if isinstance(decided, VeilError):
-            answers.append(decided)
-        else:
-            del messages[seq]  # chosen twice, it is gone the second time
-            removed.append(decided)
-            answers.append(None)
+    removed, answers = decide.decide_discards(chosen, messages)
     apply(tx, source, removed, caller)
     return answers
 

@@ -90,15 +90,9 @@ def redrive(
 ) -> list[Sent | VeilError]:
     """Move the chosen messages, each on its own."""
     source = db.state_of(queue)
-    answers: list[Sent | VeilError] = []
-    for one in chosen:
-        message = _chosen(db, source, one.seq)
-        decided = decide.decide_redrive(source.queue, one, message, db.find, _redriver(db))
-        if isinstance(decided, VeilError):
-            answers.append(decided)
-        else:
-            apply(db, source, [decided], db.clock.now_ms(), caller)
-            answers.append(decided.sent)
+    messages = _chosen(db, source, [one.seq for one in chosen])
+    effects, answers = decide.decide_redrives(source.queue, chosen, messages, db.find, _redriver(db))
+    apply(db, source, effects, db.clock.now_ms(), caller)
     return answers
 
 
@@ -107,22 +101,17 @@ def discard(
 ) -> list[VeilError | None]:
     """Remove the chosen messages, each on its own."""
     source = db.state_of(queue)
-    answers: list[VeilError | None] = []
-    for seq, message_id in chosen:
-        decided = decide.decide_discard(message_id, seq, _chosen(db, source, seq))
-        if isinstance(decided, VeilError):
-            answers.append(decided)
-        else:
-            apply(db, source, [decided], db.clock.now_ms(), caller)
-            answers.append(None)
+    effects, answers = decide.decide_discards(chosen, _chosen(db, source, [seq for seq, _ in chosen]))
+    apply(db, source, effects, db.clock.now_ms(), caller)
     return answers
 
 
-def _chosen(db: Database, source: CachedQueue, seq: int) -> StoredMessage | None:
-    if seq < expired_below(db.clock.now_ms(), source.queue.settings.retention_s):
-        return None
-    row = db.execute(Q.message_in_queue, (seq, source.queue.id)).get
-    return None if row is None else source.leases.put_into(to_message(row))
+def _chosen(db: Database, source: CachedQueue, seqs: Sequence[int]) -> dict[int, StoredMessage]:
+    """Those of the messages that the queue has."""
+    alive_from = expired_below(db.clock.now_ms(), source.queue.settings.retention_s)
+    rows = [db.execute(Q.message_in_queue, (seq, source.queue.id)).get for seq in seqs if seq >= alive_from]
+    messages = [source.leases.put_into(to_message(row)) for row in rows if row is not None]
+    return {message.seq: message for message in messages}
 
 
 def _redriver(db: Database) -> decide.Redrive:
