@@ -7,15 +7,13 @@ import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from functools import partial
-from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from veil.journal.schema import COLUMNS, POSITION_BITS, VERSION, VERSION_KEY
 from veil.journal.storage import Storage
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 _NAME: Final = re.compile(
@@ -205,12 +203,9 @@ class SegmentIndex:
         self.opened = 0  # footers that had to be read
         self._kept: dict[str, Footer] = {}
 
-    async def look(
-        self, work: Callable[Concatenate[SegmentIndex, P], T], *given: P.args, **named: P.kwargs
-    ) -> T:
+    async def look(self, work: Callable[..., T], *given: Any) -> T:
         """What a function finds in the segments; only within one may the methods below be called."""
-        call = partial(work, self, *given, **named)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, self, *given)
 
     def is_known(self, segment: Segment) -> bool:
         """Whether the footer was read before."""

@@ -89,27 +89,14 @@ def _insert(db: Database, state: CachedQueue, stored: Sequence[Enqueued], wall_m
         wake_ms = None
         if enqueued.due_at_ms is not None:
             wake_ms = wake_at_ms(seq, enqueued.due_at_ms, retention_s)
+        attributes = encode_attributes(new.attributes) if new.attributes else None
         rows.append(
             (
-                seq,
-                queue_id,
-                enqueued.state,
-                wake_ms,
-                enqueued.due_at_ms,
-                wall_ms,
-                new.message_id,
-                new.group,
-                new.deduplication_id,
-                new.trace_header,
-                new.sender,
-                new.message_type,
-                enqueued.body_bytes,
-                encode_attributes(new.attributes) if new.attributes else None,
-                new.body_md5,
-                new.body,
-                new.priority,
+                seq, queue_id, enqueued.state, wake_ms, enqueued.due_at_ms, wall_ms, new.message_id, new.group,
+                new.deduplication_id, new.trace_header, new.sender, new.message_type, enqueued.body_bytes, attributes,
+                new.body_md5, new.body, new.priority,
             )
-        )
+        )  # fmt: skip
         if wake_ms is None and new.group is None:
             plain += 1
         else:
@@ -249,22 +236,9 @@ def _take_first(
 
 def _as_received(rows: Iterable[Any], deadline_ms: int, now_ms: int) -> Iterator[StoredMessage]:
     for (
-        seq,
-        message_id,
-        body,
-        body_md5,
-        attributes,
-        trace_header,
-        sender,
-        sent_wall_ms,
-        deduplication_id,
-        source,
-        receive_count,
-        first_wall_ms,
-        delivery,
-        message_type,
-        body_bytes,
-    ) in rows:
+        seq, message_id, body, body_md5, attributes, trace_header, sender, sent_wall_ms, deduplication_id, source, receive_count,
+        first_wall_ms, delivery, message_type, body_bytes,
+    ) in rows:  # fmt: skip
         yield StoredMessage(
             seq, message_id, body, body_md5, None if attributes is None else decode_attributes(attributes),
             trace_header, sender, sent_wall_ms, None, deduplication_id, source, receive_count, first_wall_ms, delivery,
