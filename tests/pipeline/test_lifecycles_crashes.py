@@ -65,12 +65,14 @@ def test_a_run_that_died_at_any_step_is_made_good_by_the_next(
         assert load_manifest(tables_place).generation == (1 if committed else 0)
         assert (rows_of(tables_place, "messages") != []) == committed
     assert set(heard) == set(STEPS)
+    tables_place.write("_manifest.json.01234567.tmp", b"{")  # as of one that was killed while it wrote
 
     run = run_lifecycles(no_spark, journal_place, tables_place)
 
     assert not run.changed
     assert difference(all_rows(tables_place), model_tables(EARLY)) == ""
     assert len(generations(tables_place)) == 1  # what the dead ones wrote is gone
+    assert not tables_place.exists("_manifest.json.01234567.tmp")
 
 
 @pytest.mark.soak

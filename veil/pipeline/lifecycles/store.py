@@ -167,11 +167,14 @@ def reading(tables: Storage, file: str) -> Iterator[Any]:
 
 
 def remove_orphans(tables: Storage, manifest: Manifest) -> None:
-    """Remove the folders of runs that died or whose files have all been replaced; for the only run on the tables."""
+    """Remove the folders of runs that died or whose files have all been replaced, and manifests that they had half written; for
+    the only run on the tables."""
     named = {file.partition("/")[0] for file in (*manifest.files(), *manifest.retired)}
     for entry in tables.entries():
         if entry.is_folder and entry.name.startswith(GENERATION) and entry.name not in named:
             tables.remove_folder(entry.name)
+        elif entry.name.startswith(f"_{NAME}."):
+            tables.remove(entry.name)
 
 
 @contextmanager
