@@ -316,14 +316,13 @@ def redrive(
 
 def _go(run: RedriveRun, tables: Storage, rate: float | None, endpoint: str | None, *, as_json: bool) -> None:
     from veil.pipeline.dead_letters.queue import opened
-    from veil.pipeline.dead_letters.runs import RateLimit, redrive
+    from veil.pipeline.dead_letters.runs import redrive
     from veil.pipeline.queues import QueueAddress
 
     echo_err(f"run {run.id}; if it is stopped, continue with: {_resume_command(run, tables)}")
     where = QueueAddress(run.queue, endpoint=endpoint or run.endpoint, region=run.region)
-    pace = None if rate is None else RateLimit(rate)
     with opened(where, run.queue) as queue, progress_bar("redrive") as bar:
-        progress = redrive(run, tables, queue, pace=pace, told=lambda each: bar(each.settled, run.messages))
+        progress = redrive(run, tables, queue, rate_s=rate, told=lambda each: bar(each.settled, run.messages))
     tell_end(run, progress, as_json=as_json)
     if progress.left:
         codes = ", ".join(f"{count:,} × {code}" for code, count in sorted(progress.left.items()))

@@ -77,10 +77,10 @@ class LeftMessage(msgspec.Struct, frozen=True):
 
 
 class RedriveProgress(msgspec.Struct):
-    """How far a run has come. `begun`: a further call was about to be made, and nobody has noted what it came to."""
+    """How far a run has come. `asked`: so many messages, from the first on, the server was asked to move; of those beyond
+    `settled` nobody has noted what became of them."""
 
-    calls: int = 0
-    begun: bool = False
+    asked: int = 0
     moved: int = 0
     gone: int = 0
     left: dict[str, int] = {}
@@ -132,6 +132,11 @@ def load_progress(place: Storage) -> RedriveProgress:
         return msgspec.json.decode(place.read(_PROGRESS), type=RedriveProgress)
     except FileNotFoundError:
         return RedriveProgress()
+    except ValueError as problem:
+        raise DeadLettersRefused(
+            f"{place.uri}/{_PROGRESS} is not readable: {problem}; remove it, and the run goes through its selection again, "
+            "without moving anything twice"
+        ) from None
 
 
 def save_progress(place: Storage, progress: RedriveProgress) -> None:
@@ -144,7 +149,7 @@ def unfinished(tables: Storage) -> Iterator[tuple[RedriveRun, RedriveProgress]]:
         place = tables.sub(entry.name)
         try:
             run, progress = msgspec.json.decode(place.read(_RUN), type=RedriveRun), load_progress(place)
-        except (FileNotFoundError, NotADirectoryError, ValueError):
+        except (FileNotFoundError, NotADirectoryError, ValueError, DeadLettersRefused):
             continue
         if not progress.finished:
             yield run, progress
@@ -258,9 +263,9 @@ def find_queue(queue: DeadLetterQueue, name: str, what: str) -> str:
 # ---- redriving the sealed selection, call by call: nothing is lost and nothing doubled, whoever is killed when
 #
 # Each call is one transaction of the server, which takes the messages out of the dead letters and puts them elsewhere; a
-# repeated call finds what it had moved gone. So a run can always go on with the first call that it has not noted as done.
-# The one thing that a death between the server's commit and our note leaves open is how to count: messages that such a call
-# finds gone when it is repeated were moved by it.
+# repeated call finds what it had moved gone. So a run can always go on with the first message of which nothing is noted, in calls
+# of any size. The one thing that a death between the server's commit and our note leaves open is how to count: messages that
+# were asked for already and are gone were moved by the call of which nothing is noted.
 
 GONE: Final = "Veil.MessageMissing"
 _ENTRY_BYTES: Final = 300  # of an entry that changes nothing, as JSON
@@ -273,53 +278,54 @@ def redrive(
     tables: Storage,
     queue: DeadLetterQueue,
     *,
-    pace: RateLimit | None = None,
+    rate_s: float | None = None,
     told: Callable[[RedriveProgress], None] = lambda progress: None,
     retry_s: float = RETRY_S,
 ) -> RedriveProgress:
     """Go on with the run until every message of its selection has been asked for; `told` is called after each call.
 
-    It keeps the rate that the run was begun with, unless `pace` says another. Raises ApiError when the service refuses or
+    It keeps the rate that the run was begun with, unless `rate_s` says another. Raises ApiError when the service refuses or
     stays away longer than `retry_s`, TablesBusy when somebody else is at it. Whatever ends it, it can be called again.
     """
     place = place_of(tables, run.id)
-    pace = pace or RateLimit(run.rate_s)
+    pace = RateLimit(rate_s or run.rate_s)
+    a_call = run.a_call if rate_s is None else messages_a_call(rate_s)
     with only_run(place):
         progress = load_progress(place)
         if progress.finished:
             return progress
-        for number, entries in enumerate(calls_of(run, place)):
-            if number < progress.calls:
-                continue
+        for entries in calls_of(run, place, a_call, after=progress.settled):
             pace.keep(len(entries))
-            in_doubt, progress.begun = progress.begun, True
+            in_doubt = progress.asked - progress.settled
+            progress.asked = max(progress.asked, progress.settled + len(entries))
             save_progress(place, progress)
             answer = queue.redrive(entries, retry_s=retry_s)
-            _note(progress, entries, answer, in_doubt=in_doubt or answer.in_doubt)
-            progress.calls, progress.begun = number + 1, False
+            _note(progress, entries, answer, in_doubt=len(entries) if answer.in_doubt else in_doubt)
             save_progress(place, progress)
             told(progress)
-        progress.finished = True
-        save_progress(place, progress)
         # The bodies in it are needed no more; what was done stays on record.
         place.remove_folder(SELECTION)
+        progress.finished = True
+        save_progress(place, progress)
     return progress
 
 
-def calls_of(run: RedriveRun, place: Storage) -> Iterator[list[Entry]]:
-    """The entries of each call: the same, in the same calls, whenever the run is gone on with."""
+def calls_of(run: RedriveRun, place: Storage, a_call: int, *, after: int = 0) -> Iterator[list[Entry]]:
+    """The entries of each call, in the one order that the selection has, without so many at its beginning."""
+    if after >= run.messages:  # the selection may have been removed
+        return
     entries: list[Entry] = []
     size = 0
-    for batch in batches(place, run.files, ENTRY):
-        for row in batch.to_pylist():
-            entry = _entry(run, row)
-            entry_bytes = _size(entry)
-            if entries and (len(entries) == run.a_call or size + entry_bytes > REQUEST_BYTES_MAX):
-                yield entries
-                entries, size = [], 0
-            entry["Id"] = str(len(entries))
-            entries.append(entry)
-            size += entry_bytes
+    rows = chain.from_iterable(batch.to_pylist() for batch in batches(place, run.files, ENTRY))
+    for row in islice(rows, after, None):
+        entry = _entry(run, row)
+        entry_bytes = _size(entry)
+        if entries and (len(entries) == a_call or size + entry_bytes > REQUEST_BYTES_MAX):
+            yield entries
+            entries, size = [], 0
+        entry["Id"] = str(len(entries))
+        entries.append(entry)
+        size += entry_bytes
     if entries:
         yield entries
 
@@ -343,11 +349,12 @@ def _size(entry: Entry) -> int:
     return _ENTRY_BYTES + (len(msgspec.json.encode(changed)) if changed else 0)
 
 
-def _note(progress: RedriveProgress, entries: list[Entry], answer: RedriveAnswer, *, in_doubt: bool) -> None:
+def _note(progress: RedriveProgress, entries: list[Entry], answer: RedriveAnswer, *, in_doubt: int) -> None:
+    """Count what became of the entries; the first `in_doubt` of them may have been moved by an earlier call."""
     progress.moved += len(answer.successful or ())
     for left in answer.failed or ():
         if left.code == GONE:
-            if in_doubt:
+            if int(left.id) < in_doubt:
                 progress.moved += 1
             else:
                 progress.gone += 1
