@@ -165,7 +165,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._first: Offset | None = None
         self._available_now = False
         self._pace = TokenBucket(self._options.rate, self._options.messages_max)
-        self._acknowledged = -1
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._options, self._schema)
@@ -193,7 +192,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Whatever limit Spark hands over (it may say "all"), a batch stays within the option.
         rows_max = self._pace.allowance()
         end = stream.next_offset(begin, min(rows_max, getattr(limit, "max_rows", rows_max)))
-        self._acknowledged = begin["n"]
         if end["n"] > begin["n"]:
             self._pace.spend(stream.size(end))
         return cast(dict[str, Any], end)
@@ -211,11 +209,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _rows(partition, self._schema)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        # A second way to the same end: `latestOffset` comes earlier, and also after the last batch.
-        if self._stream is not None and end["n"] > self._acknowledged:
-            self._stream.acknowledge(cast(Offset, end))
 
     def stop(self) -> None:
         if self._stream is not None:
