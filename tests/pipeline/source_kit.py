@@ -202,14 +202,14 @@ def ids_of(stream: Stream, start: Offset, end: Offset, spark: SparkSession) -> l
     return [row["message_id"] for row in rows_of(stream, start, end, spark)]
 
 
-LOST, REFUSED = "lost", "refused"
+LOST, REFUSED, FORBIDDEN = "lost", "refused", "forbidden"
 
 
 class BadWay:
     """A way to the server on which some calls of one action (by number, from 1) go wrong.
 
     Either their answers never arrive, though the server has done what was asked; or they do not reach it, and it is said
-    to be busy.
+    to be busy, or to allow no such thing.
     """
 
     def __init__(self, server: VeilServer, action: str, fate: str, calls: Container[int]) -> None:
@@ -222,6 +222,8 @@ class BadWay:
         is_bad = meant and self.count in self._calls
         if is_bad and self._fate == REFUSED:
             return StubAnswer(b'{"__type": "ServiceUnavailable"}', 503)
+        if is_bad and self._fate == FORBIDDEN:
+            return StubAnswer(b'{"__type": "AccessDeniedException", "message": "not yours"}', 403)
         answer = passed_on(asked, self._server.endpoint_url)
         return None if is_bad else answer
 

@@ -5,15 +5,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partialmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import AnalysisException
 
-from tests.pipeline.source_kit import WAYS, Place, fill, ids_of, left, streams
+from tests.pipeline.source_kit import (
+    FORBIDDEN,
+    REFUSED,
+    WAYS,
+    BadWay,
+    Place,
+    fill,
+    ids_of,
+    left,
+    streams,
+)
 from tests.tls_kit import Authority
+from veil.client.api import ApiError
 from veil.pipeline import drain, register
+from veil.pipeline.queues import QueueClient
 from veil.pipeline.source.stream import Offset
 from veil.testing.process import VeilServer
 
@@ -80,6 +93,19 @@ def test_a_block_that_fails_deletes_nothing(spark: SparkSession, server: VeilSer
         got = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=5).get("Messages", [])
         back |= {message["Body"] for message in got}
     assert back == {"a", "b", "c"}
+
+
+def test_a_block_whose_messages_cannot_be_deleted_fails(
+    spark: SparkSession, server: VeilServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(QueueClient, "delete", partialmethod(QueueClient.delete, retry_s=0.0))
+    for fate, told in ((REFUSED, "some messages could not be deleted"), (FORBIDDEN, "AccessDenied")):
+        fill(server, fate, ["a", "b"])
+        bad = BadWay(server, "DeleteMessageBatch", fate, range(1_000_000))
+        with bad, pytest.raises((RuntimeError, ApiError), match=told):
+            place = {"endpoint": bad.endpoint_url, "region": bad.region, "protocol": "sqs"}
+            with drain(spark, queue=fate, **place) as messages:
+                assert messages.count() == 2
 
 
 def test_an_empty_queue_drains_to_no_rows(spark: SparkSession, server: VeilServer):

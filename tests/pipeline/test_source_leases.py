@@ -8,6 +8,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partialmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from pyspark.errors import StreamingQueryException
 
 from tests.faults.server_process import ServerProcess
 from tests.pipeline.source_kit import (
+    FORBIDDEN,
     LOST,
     REFUSED,
     UNHURRIED,
@@ -35,6 +37,7 @@ from tests.pipeline.source_kit import (
     streams,
 )
 from tests.ports import free_port
+from veil.client.api import ApiError
 from veil.pipeline import register
 from veil.pipeline.queues import QueueAddress, QueueClient
 from veil.pipeline.source.columns import schema_of
@@ -355,3 +358,32 @@ def test_the_recipe_gives_once_what_comes_again(spark: SparkSession, server: Vei
     run()
     assert Counter(came) == Counter(ids)
     assert left(server, "recipe") == (0, 0)
+
+
+def test_what_could_not_be_deleted_is_tried_again_though_a_later_batch_was_deleted(
+    spark: SparkSession, server: VeilServer, place: Place, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(QueueClient, "delete", partialmethod(QueueClient.delete, retry_s=0.0))
+    fill(server, "stubborn", ["a", "b"])
+    at: Offset = {"epoch": "stubborn", "n": 0, "by": "sqs"}
+    busy = BadWay(server, "DeleteMessageBatch", REFUSED, (1, 2))  # both times those of the first batch
+    with busy, streams(spark, busy, "stubborn", place) as opened:
+        stream = opened(at)
+        first = stream.next_offset(at, 1)
+        second = stream.next_offset(first, 1)
+        assert stream.next_offset(second, 1) == stream.next_offset(second, 1) == second
+    assert busy.count == 4
+    assert left(server, "stubborn") == (0, 0)
+
+
+def test_a_query_that_may_not_delete_ends_instead_of_giving_everything_twice(
+    spark: SparkSession, server: VeilServer, place: Place
+):
+    fill(server, "guarded", ["a", "b"])
+    at: Offset = {"epoch": "guarded", "n": 0, "by": "sqs"}
+    guarded = BadWay(server, "DeleteMessageBatch", FORBIDDEN, range(1_000_000))
+    with guarded, streams(spark, guarded, "guarded", place) as opened:
+        stream = opened(at)
+        end = stream.next_offset(at, 10)
+        with pytest.raises(ApiError, match="AccessDenied"):
+            stream.next_offset(end, 10)

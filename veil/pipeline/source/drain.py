@@ -57,8 +57,10 @@ def drain(spark: SparkSession, *, queue: str, **options: object) -> Iterator[Dat
         parts = [part for begin, end in pairwise([at, *ends]) for part in stream.parts(begin, end)]
         taken = msgspec.json.encode(Drained.of(parts)).decode()
         yield frame.option(DRAINED, taken).load()
-        if ends:
-            stream.acknowledge(ends[-1])
+        if ends and not stream.acknowledge(ends[-1]):
+            raise RuntimeError(
+                f"queue {queue}: some messages could not be deleted; they come back when their windows end"
+            )
 
 
 def _take(stream: Stream, at: Offset, count: int) -> list[Offset]:

@@ -124,9 +124,9 @@ class HeldStream(Stream):
             for at, share in enumerate(shares)
         ]
 
-    def acknowledge(self, end: Offset) -> None:
+    def acknowledge(self, end: Offset) -> bool:
         if end["n"] <= self._acknowledged:
-            return
+            return True
         done = _unless_taken(lambda: self._client.delete_holds(self._epoch, self._owner, end["n"]))
         self._acknowledged = end["n"]
         self._counted[end["n"]] = None if done.repeated else done.messages + done.lost
@@ -134,6 +134,7 @@ class HeldStream(Stream):
         self._tally.add("deleted", done.messages)
         self._tally.add("lost", max(0, done.lost - self._lost))
         self._lost = 0
+        return True
 
     def size(self, end: Offset) -> int:
         return end["rows"]

@@ -167,6 +167,7 @@ class SegmentLeases:
                 lost += 1
         self._tally.add("lost", lost)
         self._tally.add("renewed", sum(failed is None for failed in results))
+        _raise_fatal(results)
         return all(failed is None or is_lost(failed) for failed in results)
 
     def delete(self, name: str) -> bool:
@@ -187,9 +188,17 @@ class SegmentLeases:
         self._tally.add("failed_deletes", len(again))
         self._tally.add("lost", max(0, gone))
         claim.receipts = again
+        _raise_fatal(results)
         if not again:
             self.drop(name)
         return not again
+
+
+def _raise_fatal(results: Sequence[ApiError | None]) -> None:
+    """Raise what the service refuses for good, such as for want of a permission: to go on would give everything twice."""
+    for failed in results:
+        if failed is not None and failed.failure is Failure.FATAL:
+            raise failed
 
 
 def is_lost(failed: ApiError | None) -> bool:
@@ -277,9 +286,12 @@ class SealedStream(Stream):
         uri, name = self._segments.uri, end["segment"]
         return [SealedPart(uri, name, part) for part in range(self._seal(name).parts)]
 
-    def acknowledge(self, end: Offset) -> None:
+    def acknowledge(self, end: Offset) -> bool:
+        is_done = True
         for name in self._line(end):
-            if self._leases.delete(name):
+            # One by one from the oldest: the line to those that must be tried again leads through the segments after them.
+            is_done = self._leases.delete(name) and is_done
+            if is_done:
                 self._segments.remove(name)
                 del self._seals[name]
         # Segments beside the line that leads here, left by runs that died: no log can speak of them any more.
@@ -290,6 +302,7 @@ class SealedStream(Stream):
             del self._strays[name]
         if not self._seals:
             self._tally.oldest_ms = None
+        return is_done
 
     def extend_all(self) -> bool:
         return self._leases.extend_all()

@@ -69,7 +69,7 @@ class Stream(ABC):
         self._fresh = True
         # One batch after the other, beside the one that is received.
         self._acknowledging = ThreadPoolExecutor(1, thread_name_prefix="veil-acknowledge")
-        self._acknowledgement: Future[None] | None = None
+        self._acknowledgement: Future[bool] | None = None
         self._renewer = LeaseRenewer(self._window_s, self.extend_all)
 
     def limit_to_backlog(self) -> None:
@@ -93,8 +93,8 @@ class Stream(ABC):
         """The partitions of the batch between the two; asked more than once, and first of all after a restart."""
 
     @abstractmethod
-    def acknowledge(self, end: Offset) -> None:
-        """Delete everything up to `end` from the queue; repeated calls do nothing."""
+    def acknowledge(self, end: Offset) -> bool:
+        """Delete everything up to `end` from the queue; False where some of it must be tried again. Repeated calls do nothing."""
 
     @abstractmethod
     def extend_all(self) -> bool:
