@@ -39,6 +39,7 @@ from tests.pipeline.source_kit import (
 from tests.ports import free_port
 from veil.client.api import ApiError
 from veil.pipeline import register
+from veil.pipeline.options import OptionError
 from veil.pipeline.queues import QueueAddress, QueueClient
 from veil.pipeline.source.columns import schema_of
 from veil.pipeline.source.options import SourceOptions
@@ -387,3 +388,25 @@ def test_a_query_that_may_not_delete_ends_instead_of_giving_everything_twice(
         end = stream.next_offset(at, 10)
         with pytest.raises(ApiError, match="AccessDenied"):
             stream.next_offset(end, 10)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_checkpoint_belongs_to_one_queue(spark: SparkSession, server: VeilServer, place: Place, way: str):
+    fill(server, f"mine-{way}", ["a"])
+    fill(server, f"other-{way}", ["b"])
+    at: Offset = {"epoch": f"one-{way}", "n": 0, "by": way}
+    with streams(spark, server, f"mine-{way}", place) as opened:
+        end = opened(at).next_offset(at, 10)
+    told = f"option queue='other-{way}': expected arn:.*:mine-{way}, the queue of this checkpoint"
+    with streams(spark, server, f"other-{way}", place) as opened, pytest.raises(OptionError, match=told):
+        opened(end)
+
+
+def test_a_checkpoint_of_another_source_is_refused(spark: SparkSession, server: VeilServer):
+    options = SourceOptions.read({"queue": "orders", "endpoint": server.endpoint_url})
+    reader = QueueStreamReader(options, spark.createDataFrame([], schema_of(None)).schema)
+    for foreign in (5, {"topic": {"0": 17}}):
+        with pytest.raises(
+            OptionError, match="option checkpointLocation: expected the checkpoint of a query"
+        ):
+            reader.partitions(foreign, foreign)  # type: ignore[arg-type]

@@ -110,8 +110,8 @@ class HeldStream(Stream):
         parts = min(self._options.partitions, -(-rows // _PART_ROWS_MIN))
         # The instant goes into Spark's log: whoever reads the batch, and however often, sees it received at the same time.
         at_ms = int(time.time() * 1000)
-        end: Offset = {"epoch": self._epoch, "n": number, "by": VEIL, "rows": rows, "parts": parts}
-        return {**end, "piece": PIECE, "ahead": AHEAD, "at_ms": at_ms}
+        end: Offset = {"epoch": self._epoch, "n": number, "by": VEIL, "queue": self._arn, "rows": rows}
+        return {**end, "parts": parts, "piece": PIECE, "ahead": AHEAD, "at_ms": at_ms}
 
     def parts(self, start: Offset, end: Offset) -> Sequence[SourcePartition]:
         rows, parts = end["rows"], end["parts"]

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from veil.client.api import ApiError, Failure
-from veil.pipeline.options import OptionError
+from veil.pipeline.options import HIDDEN, OptionError
 from veil.pipeline.queues import QueueClient
 from veil.pipeline.source.browse import BrowseFilter, browsed_parts
 from veil.pipeline.source.columns import check_columns, schema_of
@@ -228,6 +228,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _running(self, at: Offset) -> Stream:
         """The stream, begun where Spark's log is: `at` is an offset of that log."""
         if self._stream is None:
+            if not (isinstance(at, dict) and {"epoch", "n", "by"} <= at.keys()):
+                expected = f"the checkpoint of a query over this source, which has no offset like {at!r}"
+                raise OptionError("checkpointLocation", HIDDEN, expected)
             log_to_stderr()
             client = self._opened()
             self._tally = Tally(self._options.address.queue)

@@ -280,7 +280,7 @@ class SealedStream(Stream):
             return None
         if self._budget is not None:
             self._budget = max(0, self._budget - len(self._seals[name].receipts))
-        return {"epoch": self._epoch, "n": start["n"] + 1, "by": SQS, "segment": name}
+        return {"epoch": self._epoch, "n": start["n"] + 1, "by": SQS, "queue": self._arn, "segment": name}
 
     def parts(self, start: Offset, end: Offset) -> Sequence[SourcePartition]:
         uri, name = self._segments.uri, end["segment"]

@@ -25,13 +25,14 @@ LONGEST_POLL_S: Final = 1
 
 
 class Offset(TypedDict, total=False):
-    """How far a query is. `epoch` names the checkpoint; `n` counts its batches; `by` is the way, sqs or veil. Of the batch
-    that ends here, `segment` names what holds its rows (sqs); `rows` and `parts` say how it was cut, `piece` and
-    `ahead` how it is received, and `at_ms` when (veil)."""
+    """How far a query is. `epoch` names the checkpoint; `n` counts its batches; `by` is the way, sqs or veil; `queue` is the ARN
+    of its queue. Of the batch that ends here, `segment` names what holds its rows (sqs); `rows` and `parts` say how it was
+    cut, `piece` and `ahead` how it is received, and `at_ms` when (veil)."""
 
     epoch: str
     n: int
     by: str
+    queue: str
     segment: str
     rows: int
     parts: int
@@ -64,7 +65,12 @@ class Stream(ABC):
         self._client, self._options, self._epoch, self._tally = client, options, at["epoch"], tally
         attributes = client.attributes()
         self._window_s = options.window_s(int(attributes["VisibilityTimeout"]))
-        self._queue = attributes["QueueArn"].rsplit(":", 1)[-1]
+        self._arn = attributes["QueueArn"]
+        self._queue = self._arn.rpartition(":")[2]
+        known = at.get("queue", self._arn)
+        if known != self._arn:
+            expected = f"{known}, the queue of this checkpoint; a query over another queue needs a checkpoint of its own"
+            raise OptionError("queue", options.address.queue, expected)
         self._budget: int | None = None
         self._fresh = True
         # One batch after the other, beside the one that is received.
