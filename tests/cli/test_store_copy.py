@@ -55,8 +55,17 @@ def test_mistakes_are_told_in_one_line(command: Veil, data: Path, postgres: str,
         ((str(data), f"mysql://me:{PASSWORD}@h/d"), 2, "'mysql://me:***@h/d': expected a data directory"),
         ((str(tmp_path / "nothing"), postgres), 1, "holds no store"),
         ((postgres, str(tmp_path / "new")), 1, "has no schema veil"),
-        ((str(data), f"postgresql://me:{PASSWORD}@127.0.0.1:1/x"), 1, "cannot be reached"),
-        ((str(data), f"postgresql://me:{PASSWORD}%zz@h/d"), 1, "cannot be read"),
+        (
+            (f"postgresql://me:{PASSWORD}@127.0.0.1:1/x", postgres),
+            1,
+            "FROM postgresql://me:***@127.0.0.1:1/x: PostgreSQL cannot be reached",
+        ),
+        (
+            (str(data), f"postgresql://me:{PASSWORD}@127.0.0.1:1/x"),
+            1,
+            "TO postgresql://me:***@127.0.0.1:1/x: PostgreSQL cannot be reached",
+        ),
+        ((str(data), f"postgresql://me:{PASSWORD}%zz@h/d"), 2, "cannot be read"),
     ):
         ran = command("store", "copy", *arguments)
         assert (ran.code, ran.out, ran.err.count("\n")) == (code, "", 1), ran

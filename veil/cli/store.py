@@ -5,7 +5,7 @@ The stores are imported when they are used: their libraries take longer to load 
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 def need_driver(dsn: str) -> None:
-    """Raise CommandFailed, in words, where the DSN cannot be read, and ModuleNotFoundError without the driver."""
+    """Raise ArgumentWrong where the DSN cannot be read, and ModuleNotFoundError without the driver."""
     from veil.stores.postgres.connection import parse_dsn
 
     try:
         parse_dsn(dsn)
     except StoreError as problem:
-        raise CommandFailed(f"{without_password(dsn)}: {problem}") from None
+        raise ArgumentWrong(f"{without_password(dsn)}: {problem}") from None
 
 
 @app.command("migrate", epilog="Example: veil migrate --store postgresql://veil@db/veil --dry-run")
@@ -110,7 +110,10 @@ def restored(store: str = argument("URL", "The database: postgresql://…")) -> 
     need_driver(place)
     from veil.stores.postgres.opening import mark_restored
 
-    mark_restored(place)
+    try:
+        mark_restored(place)
+    except StoreError as problem:
+        raise CommandFailed(f"{without_password(store)}: {problem}") from problem
     echo_err(f"{without_password(store)} is marked as restored and will start a new journal")
 
 
@@ -120,11 +123,24 @@ def _copied(source: str, target: str, *, without_events: bool) -> Copied:
     here, there = _place(source), _place(target)
     if here == there:
         raise ArgumentWrong("FROM and TO: expected two different stores")
-    with _opened(here, True) as read, _opened(there, False) as written, progress_bar("rows") as shown:
-        return copy_store(read, written, shown, without_events=without_events)
+    with ExitStack() as opened:
+        read = _open(opened, "FROM", here)
+        written = _open(opened, "TO", there)
+        return copy_store(
+            read, written, opened.enter_context(progress_bar("rows")), without_events=without_events
+        )
 
 
-def _opened(place: Path | str, is_source: bool) -> AbstractContextManager[Any]:
+def _open(opened: ExitStack, argument: str, place: Path | str) -> Any:
+    try:
+        return opened.enter_context(_store_at(place, is_source=argument == "FROM"))
+    except StoreError as problem:
+        if isinstance(place, Path):  # it is named in what went wrong
+            raise
+        raise CommandFailed(f"{argument} {without_password(place)}: {problem}") from problem
+
+
+def _store_at(place: Path | str, *, is_source: bool) -> AbstractContextManager[Any]:
     if isinstance(place, Path):
         from veil.server.process import SystemClock
         from veil.stores.copying.sqlite import sqlite_source, sqlite_target
