@@ -165,18 +165,19 @@ def test_decisions_are_posted_and_nobody_waits_for_whoever_listens(world: World,
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "code", "said"),
     [
-        (("--once", "--default", "yes", *PLACES), "--default 'yes': expected off, advise or apply"),
-        (("--once", "--webhook", "file:///etc/passwd", *PLACES), "expected an http or https URL"),
-        (("status", "--tables", "nowhere"), "no autopilot has run"),
+        (("--once", "--default", "yes", *PLACES), 2, "--default 'yes': expected off, advise or apply"),
+        (("--once", "--webhook", "file:///etc/passwd", *PLACES), 2, "expected an http or https URL"),
+        (("status", "--tables", "nowhere"), 1, "no autopilot has run"),
+        (("status", "--tables", "ftp://x"), 2, "tables 'ftp://x': expected a path"),
     ],
 )
 def test_mistakes_are_told_in_one_line(
-    world: World, autopilot: Autopilot, arguments: tuple[str, ...], said: str
+    world: World, autopilot: Autopilot, arguments: tuple[str, ...], code: int, said: str
 ):
     ran = autopilot(world, *arguments)
-    assert ran.code == 1
+    assert ran.code == code
     assert said in ran.err
     assert len(ran.err.splitlines()) == 1
 

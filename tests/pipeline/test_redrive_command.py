@@ -219,29 +219,35 @@ def test_messages_that_do_not_tell_their_source_need_a_destination(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "code", "told"),
     [
-        ([], "QUEUE: expected the name of a dead-letter queue, or --resume ID"),
+        ([], 2, "QUEUE: expected the name of a dead-letter queue, or --resume ID"),
         (
             ["--resume", "x", "--where", "true"],
+            2,
             "--resume x: the run already has its selection, so --where cannot be given",
         ),
         (
             ["--resume", "x", "--region", "eu-west-1"],
+            2,
             "--resume x: the run already has its selection, so --region cannot be given",
         ),
-        (["--resume", "x"], "--resume 'x': expected a run in "),
-        (["--resume", "../x"], "--resume '../x': expected a run in "),
-        (["orders-dead", "--set-attribute", "x"], "--set-attribute 'x': expected NAME=SQL"),
-        (["orders-dead", "--set-attribute", "a b=1"], "--set-attribute 'a b=1': expected a name of letters"),
-        (["orders-dead", "--to", "nowhere"], "there is no queue 'nowhere' at "),
-        (["nowhere"], "there is no queue 'nowhere' at "),
+        (["--resume", "x"], 1, "--resume 'x': expected a run in "),
+        (["--resume", "../x"], 1, "--resume '../x': expected a run in "),
+        (["orders-dead", "--set-attribute", "x"], 2, "--set-attribute 'x': expected NAME=SQL"),
+        (
+            ["orders-dead", "--set-attribute", "a b=1"],
+            2,
+            "--set-attribute 'a b=1': expected a name of letters",
+        ),
+        (["orders-dead", "--to", "nowhere"], 1, "there is no queue 'nowhere' at "),
+        (["nowhere"], 1, "there is no queue 'nowhere' at "),
     ],
 )
 def test_mistakes_are_told_before_spark_is_started(
-    queues: Queues, tmp_path: Path, capsys: Captured, arguments: list[str], told: str
+    queues: Queues, tmp_path: Path, capsys: Captured, arguments: list[str], code: int, told: str
 ):
-    assert veil(tmp_path, *arguments) == 1
+    assert veil(tmp_path, *arguments) == code
     assert told in capsys.readouterr().err
 
 

@@ -55,7 +55,7 @@ def test_groups_of_dead_letters_that_cannot_be_read_are_named(data: Path, capsys
 
 @pytest.mark.parametrize("out", ["nowhere/report.html", "."])
 def test_a_place_where_no_file_can_be_is_refused_at_once(data: Path, out: str, capsys: Captured):
-    assert report("--data", str(data), "--out", out) == 1
+    assert report("--data", str(data), "--out", out) == 2
     assert f"--out {out}: " in capsys.readouterr().err
 
 

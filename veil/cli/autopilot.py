@@ -19,7 +19,7 @@ import typer
 
 from veil import words
 from veil.cli.app import group
-from veil.cli.failures import TOLD, CommandFailed, in_words
+from veil.cli.failures import TOLD, ArgumentWrong, CommandFailed, in_words
 from veil.cli.options import (
     AsJson,
     DataDirectory,
@@ -150,7 +150,7 @@ class Webhook:
 
     def __init__(self, url: str) -> None:
         if not url.startswith(("http://", "https://")):
-            raise CommandFailed(f"--webhook {url!r}: expected an http or https URL")
+            raise ArgumentWrong(f"--webhook {url!r}: expected an http or https URL")
         self._url = url
         self._thread = ThreadPoolExecutor(1)
         self._waiting: set[Future[None]] = set()
@@ -248,7 +248,7 @@ def run(
     try:
         policy = read_policy(settings.autopilot_default if default is None else default)
     except PolicyUnreadable as refused:
-        raise CommandFailed(f"--default {refused}") from None
+        raise ArgumentWrong(f"--default {refused}") from None
     journal_place, tables_place = places(data, journal, tables)
     webhook = webhook or settings.autopilot_webhook
     hook = None if webhook is None else Webhook(webhook)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
-from veil.cli.failures import CommandFailed, confirm
+from veil.cli.failures import ArgumentWrong, CommandFailed, confirm
 from veil.cli.options import (
     AsJson,
     DryRun,
@@ -216,12 +216,12 @@ def read_attributes(given: list[str] | None) -> dict[str, str]:
     for each in given or []:
         name, equals, sql = each.partition("=")
         if not (name.strip() and equals and sql.strip()):
-            raise CommandFailed(
+            raise ArgumentWrong(
                 f"--set-attribute {each!r}: expected NAME=SQL, such as tries='0' or note=NULL"
             )
         # As SQS has them: the rest of its rules (prefixes, dots) the server says in its own words.
         if re.fullmatch(r"[A-Za-z0-9_.-]{1,256}", name.strip()) is None:
-            raise CommandFailed(
+            raise ArgumentWrong(
                 f"--set-attribute {each!r}: expected a name of letters, digits, '_', '-' and '.', of up to 256 characters"
             )
         found[name.strip()] = sql.strip()
@@ -280,7 +280,7 @@ def redrive(
         }
         wrong = [name for name, value in given.items() if value is not None]
         if wrong:
-            raise CommandFailed(
+            raise ArgumentWrong(
                 f"--resume {resume}: the run already has its selection, so {', '.join(wrong)} cannot be given"
             )
         from veil.pipeline.dead_letters.runs import load_run
@@ -288,7 +288,7 @@ def redrive(
         _go(load_run(tables, resume), tables, rate, endpoint, as_json=as_json)
         return
     if queue is None:
-        raise CommandFailed("QUEUE: expected the name of a dead-letter queue, or --resume ID")
+        raise ArgumentWrong("QUEUE: expected the name of a dead-letter queue, or --resume ID")
     from veil.pipeline.dead_letters.queue import opened
     from veil.pipeline.dead_letters.runs import forget, place_of, save_run
     from veil.pipeline.dead_letters.selection import Selection, choose

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
-from veil.cli.failures import CommandFailed
+from veil.cli.failures import ArgumentWrong, CommandFailed
 from veil.cli.options import DataDirectory, connect, server_settings, shared, widened
 from veil.cli.output import echo_err
 
@@ -61,11 +61,14 @@ def with_spark(command: Callable[..., None]) -> Callable[..., None]:
     """The command with --master and --conf; its `spark` is the settings that they name."""
 
     def call(given: dict[str, Any]) -> None:
-        from veil.pipeline.spark.session import SparkSettings, read_conf
+        from veil.pipeline.spark.session import SessionRefused, SparkSettings, read_conf
 
         # Mistakes are told before a command has done anything: created queues, made a folder.
-        spark = SparkSettings(master=given.pop("master"), conf=read_conf(given.pop("conf") or []))
-        command(spark=spark, **given)
+        try:
+            spark = SparkSettings(master=given.pop("master"), conf=read_conf(given.pop("conf") or []))
+            command(spark=spark, **given)
+        except SessionRefused as refused:
+            raise ArgumentWrong(str(refused)) from None
 
     return widened(command, ["spark"], {"master": Master, "conf": Conf}, call)
 
@@ -86,13 +89,13 @@ def places(data: str | None, journal: str | None, tables: str | None) -> tuple[S
 
 
 def place_of(name: str, where: str) -> Storage:
-    """The directory that a text names; raises CommandFailed where it names none."""
+    """The directory that a text names; raises ArgumentWrong where it names none."""
     from veil.journal.storage import Storage
 
     try:
         return Storage.at(where)
     except ValueError as expected:
-        raise CommandFailed(f"{name} {where!r}: expected {expected}") from None
+        raise ArgumentWrong(f"{name} {where!r}: expected {expected}") from None
 
 
 def read_beside(tables: Storage, file: str, decode: Callable[[bytes], T], otherwise: str) -> T:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from veil import words
 from veil.cli import output
-from veil.cli.failures import in_words
+from veil.cli.failures import ArgumentWrong, in_words
 from veil.cli.options import (
     AsJson,
     DataDirectory,
@@ -203,13 +203,22 @@ def route(
     from veil.pipeline.lifecycles.lock import only_run
     from veil.pipeline.queues import QueueAddress, QueueClient
     from veil.pipeline.routing.router import LearnedRules, Router, RouterState, prepare_targets
-    from veil.pipeline.routing.rules import band_named, check_class_by, read_bands, read_rule_file
+    from veil.pipeline.routing.rules import (
+        RouteRefused,
+        band_named,
+        check_class_by,
+        read_bands,
+        read_rule_file,
+    )
     from veil.pipeline.sql import TYPE_ATTRIBUTES
 
-    written = None if rules is None else read_rule_file(rules)
-    found_bands = read_bands(bands)
-    fallback = found_bands[-1] if default is None else band_named(found_bands, default)
-    name_of, class_by = _namer(intake, target_name), check_class_by(class_by)
+    try:
+        written = None if rules is None else read_rule_file(rules)
+        found_bands = read_bands(bands)
+        fallback = found_bands[-1] if default is None else band_named(found_bands, default)
+        name_of, class_by = _namer(intake, target_name), check_class_by(class_by)
+    except RouteRefused as refused:
+        raise ArgumentWrong(str(refused)) from None
     _, tables_place = places(data, None, tables)
     if error_path is not None:
         place_of("--error-path", error_path)
@@ -271,12 +280,10 @@ def _beside_tables(data: str | None, intake: str) -> str:
 
 def _namer(intake: str, pattern: str | None) -> Callable[[Band], str]:
     """The queue of a band; targets of a FIFO intake are FIFO queues too, unless they are named otherwise."""
-    from veil.pipeline.routing.rules import RouteRefused
-
     name = _name(intake)
     ending = ".fifo" if name.endswith(".fifo") else ""
     given = pattern if pattern is not None else "{intake}-{band}" + ending
     if "{band}" not in given:
-        raise RouteRefused(f"target name {given!r}: expected {{band}} in it")
+        raise ArgumentWrong(f"target name {given!r}: expected {{band}} in it")
     plain = name.removesuffix(".fifo")
     return lambda band: given.replace("{intake}", plain).replace("{band}", band.name)

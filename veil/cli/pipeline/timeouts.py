@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from veil.cli.failures import CommandFailed
+from veil.cli.failures import ArgumentWrong, CommandFailed
 from veil.cli.options import AsJson, option
 from veil.cli.output import echo_err, echo_json
 from veil.cli.pipeline import pipeline_app
@@ -195,9 +195,9 @@ def _begin(findings: Findings) -> datetime | None:
 
 def _check_writable(out: Path) -> None:
     if out.is_dir():
-        raise CommandFailed(f"--out {out}: expected a file, and this is a directory")
+        raise ArgumentWrong(f"--out {out}: expected a file, and this is a directory")
     if not out.absolute().parent.is_dir():
-        raise CommandFailed(f"--out {out}: the directory {out.absolute().parent} does not exist")
+        raise ArgumentWrong(f"--out {out}: the directory {out.absolute().parent} does not exist")
 
 
 def _write(out: Path, page: str) -> None:
