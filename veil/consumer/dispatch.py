@@ -212,7 +212,7 @@ class Dispatch:
         # In which every message is handled, whatever others left in theirs.
         self._context = contextvars.copy_context()
         self._starting = False  # a task is about to take a message
-        self._in_hand = 0  # messages whose handlers are at work
+        self.in_hand = 0  # messages whose handlers are at work
         self._settling = 0
         self._settles: set[asyncio.Task[None]] = set()  # those under way that take more than a delete
         self._all_settled: asyncio.Future[None] | None = None  # set while `drained` waits
@@ -230,11 +230,6 @@ class Dispatch:
         return len(self._running)
 
     @property
-    def held(self) -> int:
-        """Messages received and not handled yet."""
-        return len(self._waiting) + self._in_hand
-
-    @property
     def settling(self) -> int:
         """Messages whose handlers have ended and whose outcome is not carried out yet."""
         return self._settling
@@ -242,7 +237,7 @@ class Dispatch:
     @property
     def slots_taken(self) -> int:
         """Of the slots, and of what is received ahead of them, how many are taken."""
-        return self._waiting.slots_needed(self._in_hand)
+        return self._waiting.slots_needed(self.in_hand)
 
     def messages(self) -> list[Message]:
         """The messages whose handlers are at work."""
@@ -312,7 +307,7 @@ class Dispatch:
         try:
             while messages := self._next():
                 self._running[task] = messages
-                self._in_hand += len(messages)
+                self.in_hand += len(messages)
                 self._begin()
                 outcomes: Sequence[Outcome | None]
                 try:
@@ -329,7 +324,7 @@ class Dispatch:
                     outcomes = [LetExpire()] * len(messages)
                 finally:
                     del self._running[task]
-                    self._in_hand -= len(messages)
+                    self.in_hand -= len(messages)
                     self._on_free_slot()
                 self._settling += 1
                 if len(messages) > 1 or not self._processor.settle_at_once(

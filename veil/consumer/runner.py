@@ -252,7 +252,7 @@ class Runner:
             handling.executor = self._executor = ThreadPoolExecutor(settings.concurrency, "veil-handler")
         self._metrics.watch(
             settings.name,
-            in_flight=lambda: self.dispatch.held - self.dispatch.waiting,
+            in_flight=lambda: self.dispatch.in_hand,
             waiting=lambda: self.dispatch.waiting,
         )
 
