@@ -71,6 +71,24 @@ def test_redrive_to_another_queue(dead: Veil) -> None:
     assert (counts(dead, "orders"), counts(dead, "elsewhere")) == (0, 12)
 
 
+def test_a_redrive_that_meets_a_message_of_unknown_origin_says_what_to_do(dead: Veil) -> None:
+    dead("msg", "send", "orders-dead", "sent here by hand")
+    ran = dead("dlq", "redrive", "orders-dead")
+    assert ran.code == 1
+    last = ran.err.splitlines()[-1]
+    assert "CouldNotDetermineMessageSource" in last and "with --to QUEUE" in last
+    assert dead("dlq", "redrive", "orders-dead", "--to", "orders").code == 0
+
+
+def test_a_redrive_whose_target_is_gone_says_what_to_do(dead: Veil) -> None:
+    dead("queue", "create", "parcels", "--dead-letter", "orders-dead", "--max-receives", "2")
+    dead("queue", "rm", "orders", "--yes")
+    ran = dead("dlq", "redrive", "orders-dead")
+    assert ran.code == 1
+    last = ran.err.splitlines()[-1]
+    assert "does not exist" in last and "with --to QUEUE" in last, last
+
+
 def test_a_slow_redrive_can_be_left_alone_and_cancelled(dead: Veil) -> None:
     started = dead("dlq", "redrive", "orders-dead", "--rate", "1", "--no-wait", "--json")
     assert started.code == 0

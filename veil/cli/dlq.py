@@ -25,6 +25,12 @@ dlq_app = group("dlq", "Show dead letters and send them back.")
 
 Task = dict[str, Any]
 _LOOK_EVERY_S = 0.2
+# What a person can do where a redrive fails, by SQS's word for the reason.
+_ADVICE = {
+    "CouldNotDetermineMessageSource": "a message does not say which queue it came from: name one with --to QUEUE, or move "
+    "only those that came from a queue with --source QUEUE",
+    "AWS.SimpleQueueService.NonExistentQueue": "the queue to send to does not exist: name another with --to QUEUE",
+}
 
 
 @dlq_app.command("ls", epilog="Example: veil dlq ls --json | jq 'select(.visible > 0)'")
@@ -161,9 +167,9 @@ def redrive(
     if letters and task.get("FailureReason"):
         echo_err(f"{dlq}: {task['FailureReason']}")
     if task["Status"] != "COMPLETED":
-        raise CommandFailed(
-            f"redrive of {dlq} {task['Status'].lower()}: {task.get('FailureReason', 'not all moved')}"
-        )
+        reason = task.get("FailureReason", "not all moved")
+        advice = f"; {_ADVICE[reason]}" if reason in _ADVICE else ""
+        raise CommandFailed(f"redrive of {dlq} {task['Status'].lower()}: {reason}{advice}")
 
 
 def _watch(client: BlockingClient, dlq: str, arn: str) -> Task:
