@@ -61,7 +61,6 @@ class Application:
         self.store_probe: StoreProbe | None = None  # of a store that lives elsewhere
 
     def handle(self, request: Request) -> Awaitable[Response]:
-        """The answer to one request."""
         path = request.path
         # Probes come before the rules of access: they call by address or by any name, tell nothing and change
         # nothing.

@@ -194,15 +194,12 @@ class StoreProcess(ServedStore):
             self._service.in_background(pieces.aclose())
 
     async def metrics_page(self, by_queue: bool) -> bytes:
-        """The metrics of the whole server."""
         return await self._metrics_page(by_queue)
 
     async def queue_depths(self, queues: list[Queue], with_oldest: bool) -> dict[int, QueueDepth]:
-        """See `service.history`."""
         return await queue_depths(self._service, queues, with_oldest=with_oldest)
 
     def counted(self, counts: WorkerCounts) -> None:
-        """Add to the counters of the whole server."""
         for event, queue_id, count in counts.tallies:
             self._service.tallies[event, queue_id] += count
         for action, status_class, count in counts.answers:

@@ -86,7 +86,6 @@ class ConsoleMount:
         service.lives = service.moves.lives = JournalLookup(service.store, journal_location(settings))
 
     async def handle(self, request: Request) -> Response:
-        """The answer to one request, which the rules of access have let in."""
         if self._who == "off":
             return Response(404, b"the console is turned off\n")
         # Without keys everybody is admin: that is for people at this machine, whatever the server listens on.

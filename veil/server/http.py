@@ -58,14 +58,12 @@ class HttpServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the first listening socket."""
         assert self._server is not None, "not started"
         host, port, *_ = self._server.sockets[0].getsockname()
         return host, port
 
     @property
     def port(self) -> int:
-        """The port of the first listening socket."""
         return self.address[1]
 
     @property

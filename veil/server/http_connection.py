@@ -97,7 +97,6 @@ class ServerState:
             self.emptied.set()
 
     def worker(self) -> RequestWorker:
-        """One that has nothing to do."""
         while self.idle_workers:
             worker = self.idle_workers.pop()
             if worker.is_free:
@@ -273,7 +272,6 @@ class HttpConnection(asyncio.Protocol):
     # ---- called by the server
 
     def expire(self, now_s: float) -> None:
-        """Act on the deadline, which has passed."""
         if self._write_paused or self._state == _LEAVING:
             undrained_bytes = self._transport.get_write_buffer_size()
             if undrained_bytes < self._undrained_bytes:  # slow, but it takes the answer
@@ -297,7 +295,6 @@ class HttpConnection(asyncio.Protocol):
             self._leave()
 
     def abort(self) -> None:
-        """Drop the connection and cancel its request."""
         self._settle_to_leave()
         if self._worker is not None:
             self._worker.cancel()
@@ -378,7 +375,6 @@ class HttpConnection(asyncio.Protocol):
     # ---- answers
 
     async def serve(self, request: Request, persistence: bytes) -> None:
-        """Answer the request: what a worker does."""
         response: Response | None = None
         body = b""  # behind the answer; of a small one it is in it
         try:
@@ -463,7 +459,6 @@ class HttpConnection(asyncio.Protocol):
                 self._drained = None
 
     def end_request(self) -> None:
-        """No worker is at the request any more."""
         self._worker = None
         if self._body_bytes:
             self._count_body(0)

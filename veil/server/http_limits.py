@@ -58,15 +58,12 @@ class Capacity:
         self.held_bytes = 0  # of large bodies that came in, and of answers that clients have not taken yet
 
     def lose(self) -> None:
-        """A connection is gone."""
         self.connection_count -= 1
 
     def is_full(self) -> bool:
-        """Whether every seat is taken."""
         return self.seats_taken >= self.connections_max
 
     def has_room_for(self, size_bytes: int) -> bool:
-        """Whether so many bytes more may be held."""
         return self.held_bytes + size_bytes <= self.held_bytes_max
 
     def overrun(self) -> bool:

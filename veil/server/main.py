@@ -468,13 +468,11 @@ def endpoint_url(settings: Settings, host: str, port: int) -> str:
 
 
 def address_url(settings: Settings, host: str, port: int) -> str:
-    """The address for clients on this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # all addresses: one of them to show
     return f"{settings.scheme}://[{host}]:{port}" if ":" in host else f"{settings.scheme}://{host}:{port}"
 
 
 def where_data_lives(store: str, directory: Path | None) -> str:
-    """The store and its place, in words."""
     if store.startswith("postgresql://"):
         return f"{without_password(store)} (an answer is given only once PostgreSQL has committed it)"
     if directory is None:

@@ -78,7 +78,6 @@ class _Depth(Counter[str]):
             self.oldest_sent_ms = min(oldest_sent_ms, self.oldest_sent_ms or oldest_sent_ms)
 
     def age_s(self, now_ms: int) -> float:
-        """Of the oldest visible message."""
         return 0 if self.oldest_sent_ms is None else max(0, now_ms - self.oldest_sent_ms) / 1000
 
 
@@ -90,8 +89,6 @@ def _sum(depths: Mapping[_Labels, _Depth]) -> _Depth:
 
 
 class Metrics:
-    """The page behind /metrics."""
-
     def __init__(
         self, service: Service, answers: AnswerCounts, connection_count: Callable[[], int], version: str
     ) -> None:

@@ -98,12 +98,10 @@ def optional(read: Reader) -> Reader:
 
 
 def a_whole_number(low: int, high: int) -> Reader:
-    """A whole number in that range."""
     return _ranged(int, r"-?[0-9]{1,18}", f"a whole number from {low} to {high}", low, high)
 
 
 def a_number(low: float, high: float) -> Reader:
-    """A number in that range, fractions allowed."""
     return _ranged(float, r"[0-9]{1,12}(\.[0-9]{1,6})?", f"a number from {low:g} to {high:g}", low, high)
 
 
@@ -122,7 +120,6 @@ def _ranged(kind: type[int] | type[float], pattern: str, expected: str, low: flo
 
 
 def on_or_off(value: object) -> bool:
-    """A switch."""
     if isinstance(value, bool):
         return value
     text = _text(value).lower()
@@ -144,7 +141,6 @@ def one_of(*choices: str) -> Reader:
 
 
 def a_web_address(value: object) -> str:
-    """An http or https URL."""
     text = _text(value)
     try:
         parts = urlsplit(text)

@@ -38,8 +38,6 @@ class ServerSettingsError(VeilError):
 
 
 class SettingInfo(NamedTuple):
-    """One row of the table."""
-
     name: str  # as in veil.toml, with a dot for a table: http.idle_s
     read: read.Reader
     default: Any
@@ -177,7 +175,6 @@ class Settings:
         return "http" if self.tls_cert is None else "https"
 
     def value(self, name: str) -> Any:
-        """The value of a row of the table, by its name."""
         table, _, member = name.rpartition(".")
         return getattr(self.http, member) if table else getattr(self, name)
 
@@ -197,7 +194,6 @@ def _http_rows() -> Iterator[SettingInfo]:
 
 
 def settings_table() -> tuple[SettingInfo, ...]:
-    """Every row, in the order in which to show them."""
     return (*_own_rows(), *_http_rows())
 
 

@@ -57,7 +57,6 @@ class Tls:
         self.context, self.certificate = self._load()
 
     def current(self) -> ssl.SSLContext:
-        """The context for a new connection."""
         return self.context
 
     def reload(self, why: str) -> None:

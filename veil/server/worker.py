@@ -82,11 +82,9 @@ class SharedPage:
         self._numbers[worker * self._COLUMNS + column] = value
 
     def total(self, column: int) -> int:
-        """The sum over all workers."""
         return sum(self._numbers[column :: self._COLUMNS])
 
     def add(self, worker: int, column: int) -> None:
-        """One more."""
         self._numbers[worker * self._COLUMNS + column] += 1
 
     def clear(self, worker: int) -> None:
@@ -159,7 +157,6 @@ class Worker:
         self._adopting: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
-        """Run to the end."""
         config, settings = self._config, self._settings
         self._loop = loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, lambda: self._link.tell("leaving"))

@@ -54,8 +54,6 @@ class WorkersFailed(VeilError):
 
 
 class _WorkerProcess:
-    """One worker that runs."""
-
     def __init__(
         self,
         place: int,
@@ -99,12 +97,10 @@ class Listener:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the first listening socket."""
         host, port, *_ = self._sockets[0].getsockname()
         return host, port
 
     def watch(self, watched: bool) -> None:
-        """Accept what comes, or let it wait."""
         loop = asyncio.get_running_loop()
         for each in self._sockets:
             if watched:
@@ -113,7 +109,6 @@ class Listener:
                 loop.remove_reader(each)
 
     def close_sockets(self) -> None:
-        """Listen no more."""
         self.watch(False)
         for each in self._sockets:
             each.close()
@@ -134,8 +129,6 @@ class Listener:
 
 
 class Workers:
-    """All workers of a server."""
-
     def __init__(
         self, settings: Settings, service: Service, keys: dict[str, AccessKey], clock: Clock, metrics: Metrics,
         handle: Handler, answers: AnswerCounts,
@@ -156,16 +149,13 @@ class Workers:
 
     @property
     def connection_count(self) -> int:
-        """Of all workers."""
         return self._page.total(SharedPage.CONNECTIONS)
 
     @property
     def pids(self) -> list[int]:
-        """Of the workers that serve."""
         return [worker.process.pid for worker in self._ready.values()]
 
     def unsent_bytes(self) -> int:
-        """What the store process has for the workers, and they have not taken yet."""
         return sum([worker.link.unsent_bytes for worker in self._ready.values()])
 
     async def start(self, connections_max: int, refused_max: int) -> None:
@@ -179,7 +169,6 @@ class Workers:
         await self._ask_all("reload", list(self._keys.values()))
 
     async def metrics_page(self, by_queue: bool) -> bytes:
-        """The metrics of the whole server, as it stands now."""
         for worker, counts in await self._ask_all("count"):
             worker.attendant.counted(counts)
         return await self._metrics.page(by_queue)

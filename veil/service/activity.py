@@ -39,7 +39,6 @@ class Tallies(defaultdict[tuple[str, int], int]):
         return fresh
 
     def of(self, event: str, queue_id: int) -> int:
-        """How often the event happened in that queue since the server started."""
         key = (event, queue_id)
         return self._taken.get(key, 0) + self.get(key, 0)
 
@@ -48,7 +47,6 @@ class Tallies(defaultdict[tuple[str, int], int]):
         return [(*key, self._taken.get(key, 0) + self.get(key, 0)) for key in self._taken | self]
 
     def forget(self, queue_id: int) -> None:
-        """Drop the counters of a queue that no longer exists."""
         for counts in (self._taken, self):
             for key in [key for key in counts if key[1] == queue_id]:
                 del counts[key]
@@ -79,7 +77,6 @@ class Activity:
         self._timer: Timer | None = None
 
     def forget(self, queue_id: int) -> None:
-        """Drop what is known about a queue that no longer exists."""
         self.attempts.emptied(queue_id)
         if self.history is not None:
             self.history.forget(queue_id)
@@ -102,7 +99,6 @@ class Activity:
             await self.history.stop()
 
     def tick(self) -> None:
-        """Put what was counted since the last tick into the history."""
         fresh = self._tallies.take_fresh()
         if self.history is not None:
             self.history.count(fresh)

@@ -130,11 +130,9 @@ class Claim:
         self.deliveries: dict[int, int] | None = None  # of messages that were received before, by seq
 
     def change_of(self, seq: int) -> ChangedLease | None:
-        """What has become of that lease, if anything has."""
         return None if self.changes is None else self.changes.get(seq)
 
     def holder_of(self, seq: int) -> KnownHolder:
-        """Who holds that lease, and since when."""
         facts = (self.consumer.caller, self.queue, seq, self.message_ids[seq], self.received_at_ms)
         change = self.change_of(seq)
         if change is None:
@@ -145,12 +143,10 @@ class Claim:
         )
 
     def deadline_of(self, seq: int) -> int:
-        """When that lease lapses."""
         change = self.change_of(seq)
         return self.deadline_ms if change is None else change.deadline_ms
 
     def delivery_of(self, seq: int) -> int:
-        """The number of that lease."""
         return 1 if self.deliveries is None else self.deliveries.get(seq, 1)
 
 
@@ -163,7 +159,6 @@ class _Lapse(NamedTuple):
 
 
 def _name_of(caller: Caller) -> int:
-    """The caller as nodes tell one another of it."""
     return int.from_bytes(hashlib.blake2s("\0".join(map(str, caller)).encode(), digest_size=8).digest())
 
 
@@ -594,7 +589,6 @@ class LiveAttempts:
                 yield JudgedLapse(lapse, outcome, sign)
 
     def settle_lapse(self, judged: JudgedLapse) -> None:
-        """It was a lapse: its outcome counts."""
         self._settle_lapse(judged.sign.seq, judged.lapse, judged.outcome)
 
     def was_no_lapse(self, judged: JudgedLapse) -> None:

@@ -46,7 +46,6 @@ class Ticker:
         self._stopped = True
 
     def start(self) -> None:
-        """Begin with whatever is due next."""
         self._stopped = False
         self.look()
 
@@ -140,7 +139,6 @@ class MoveRunners:
             self._next_look = self._clock.call_at(self._clock.now_ms() + LOOK_MS, self._look)
 
     def run(self, task: MoveTask) -> None:
-        """Carry the task out in the background."""
         if task.id in self._running:
             return
         runner = asyncio.get_running_loop().create_task(self._run(task))
@@ -148,7 +146,6 @@ class MoveRunners:
         runner.add_done_callback(lambda _: self._running.pop(task.id, None))
 
     def is_running(self, task_id: str) -> bool:
-        """Whether a runner carries the task out."""
         return task_id in self._running
 
     def hurry(self, task_id: str) -> None:

@@ -39,8 +39,6 @@ _REASON_CHARS_MAX: Final = 4_000
 
 
 class Letter(NamedTuple):
-    """One dead letter."""
-
     message: StoredMessage
     source: QueueKey | None
     is_known_to_server: bool  # the server dead-lettered it, and so knows its source
@@ -70,7 +68,6 @@ class Letter(NamedTuple):
 
 
 def read_letter(queue: Queue, message: StoredMessage) -> Letter:
-    """What the message tells about itself."""
     attributes = message.attributes or {}
     receives = whole_number(_text(attributes, RECEIVE_COUNT), _COUNT_DIGITS_MAX)
     return Letter(
@@ -127,7 +124,6 @@ class LetterFilter(msgspec.Struct, frozen=True, omit_defaults=True):
         return not self.text or _mentions(letter, self.text.lower())
 
     def words(self) -> str:
-        """The filter as a sentence would say it."""
         said = [
             f"of source {self.source}" if self.source else "",
             f"of type {self.type}" if self.type else "",
@@ -192,12 +188,10 @@ async def _last_errors(
 
 
 def write_filter(given: LetterFilter) -> str:
-    """The filter as a store keeps it with its task."""
     return msgspec.json.encode(given).decode()
 
 
 def read_filter(text: str) -> LetterFilter:
-    """The inverse of `write_filter`."""
     return msgspec.json.decode(text, type=LetterFilter)
 
 
@@ -221,5 +215,4 @@ def with_room_for_mark(message: StoredMessage) -> dict[str, MessageAttribute] | 
 
 
 def has_room_for_mark(message: StoredMessage) -> bool:
-    """Whether the mark of a redrive finds a place among the attributes."""
     return spared_for_mark(message.attributes or {}) is not None

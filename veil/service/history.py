@@ -30,8 +30,6 @@ _log = logging.getLogger(__name__)
 
 
 class Resolution(NamedTuple):
-    """So many spans of equal length."""
-
     words: str
     span_s: int
     spans: int
@@ -80,8 +78,6 @@ _LOOKS_AT_ONCE: Final = 64  # more at once would only queue up in front of the r
 
 
 class QueueDepth(NamedTuple):
-    """How a queue stands."""
-
     counts: QueueCounts = QueueCounts()
     oldest_sent_ms: int | None = None  # engine time; None: nothing is visible, or nobody asked
     # Of those in flight: for a retry, their attempts being over, as far as this server knows.
@@ -218,7 +214,6 @@ def _bucket(ms: int) -> int:
 
 
 def _length_ms(bucket: int) -> int:
-    """The longest length in the bucket."""
     if bucket < 8:
         return bucket
     octave = bucket // 8 - 1
@@ -319,7 +314,6 @@ class QueueHistory:
         self._new_troubles.append(trouble)
 
     def forget(self, queue_id: int) -> None:
-        """The queue is gone."""
         self._series.pop(queue_id, None)
         self.depths.pop(queue_id, None)
         self.queues.pop(queue_id, None)
@@ -384,7 +378,6 @@ class QueueHistory:
         return happened, None
 
     def is_quiet(self, queue_id: int) -> bool:
-        """Whether nothing is remembered of the queue."""
         return queue_id not in self._series
 
     # ---- every few seconds
@@ -464,7 +457,6 @@ class QueueHistory:
     # ---- over a restart
 
     async def start(self) -> None:
-        """Know what was written before."""
         self._loop = asyncio.get_running_loop()
         if self._file is not None:
             troubles, self._troubles = self._troubles, deque(maxlen=TROUBLES_MAX)
@@ -481,7 +473,6 @@ class QueueHistory:
                 self.troubled(trouble)
 
     async def stop(self) -> None:
-        """Write what is new, and note no more."""
         if self._sampling is not None:
             self._sampling.cancel()
             await asyncio.wait([self._sampling])

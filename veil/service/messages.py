@@ -108,7 +108,6 @@ async def send(
 def note_sends(
     service: Service, queue: Queue, messages: Sequence[NewMessage], stored: Sequence[Sent], **_: object
 ) -> None:
-    """Take note of what sends came to."""
     service.tallies["sent", queue.id] += len([sent for sent in stored if not sent.duplicate])
 
 
@@ -204,7 +203,6 @@ def note_deletions(
     reported: Mapping[int, ReportedOutcome],
     strict: bool = False,
 ) -> None:
-    """Take note of what deletes came to."""
     deleted = [receipt.seq for receipt in receipts]
     attempts = None if service.activity is None else service.activity.attempts
     if outcomes.count(Deletion.DELETED) < len(outcomes):
@@ -264,7 +262,6 @@ def note_extensions(
     *,
     caller: Caller,
 ) -> None:
-    """Take note of what changes of visibility came to."""
     if not extensions:
         return
     attempts = None if service.activity is None else service.activity.attempts
@@ -308,8 +305,6 @@ _ROWS_AT_ONCE: Final = 500
 
 
 class SearchPage(NamedTuple):
-    """What a search found, and how far it came."""
-
     messages: list[StoredMessage]
     rows: int  # how many were looked at
     behind: int | None  # the seq to go on behind; None at the end of the queue
@@ -396,7 +391,6 @@ def note_rotations(
     *,
     caller: Caller,
 ) -> None:
-    """Take note of receipts that were replaced."""
     for (receipt, visibility_s, _), outcome in zip(extensions, outcomes, strict=True):
         if isinstance(outcome, VeilError) or receipt.delivery == WAITING:
             continue

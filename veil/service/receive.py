@@ -161,7 +161,6 @@ def note_receive(
     caller: Caller,
     hold: HoldKey | None = None,
 ) -> None:
-    """Take note of a receive that comes to these messages."""
     if visibility_s is None:
         visibility_s = queue.settings.visibility_s
     if service.activity is not None:

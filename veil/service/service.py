@@ -56,8 +56,6 @@ _PAGES_RESTORED: Final = 10
 
 
 class ReceiveRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a receive asks for."""
-
     count: int
     visibility_s: int | None  # None: the queue's own
     wait_s: int

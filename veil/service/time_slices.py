@@ -23,7 +23,6 @@ class TimeSlices:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def next(self) -> None:
-        """Return when the caller's next slice begins."""
         loop = asyncio.get_running_loop()
         mine: asyncio.Future[None] = loop.create_future()
         self._waiting.append(mine)
@@ -42,8 +41,6 @@ class TimeSlices:
 
 
 class TimeSlice:
-    """The slice in which one request works now."""
-
     def __init__(self, time_slices: TimeSlices) -> None:
         self._time_slices = time_slices
         self._since_s = perf_counter()

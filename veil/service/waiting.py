@@ -30,8 +30,6 @@ from veil.core.queue import Queue
 
 
 class QueueWaiters:
-    """The receivers that poll one queue."""
-
     __slots__ = ("clock", "closed", "idle", "missed", "present")
 
     def __init__(self, clock: Clock, *, closed: bool) -> None:
@@ -42,7 +40,6 @@ class QueueWaiters:
         self.missed = 0  # arrivals that found nobody idle
 
     def wake(self, count: int) -> None:
-        """Wake up to so many idle receivers, in the order they wait."""
         while count > 0 and self.idle:
             waiter, _ = self.idle.popitem(last=False)
             if not waiter.done():  # a cancelled one has not yet run to take itself out of the line
@@ -52,7 +49,6 @@ class QueueWaiters:
             self.missed += 1
 
     def end(self, how: Callable[[asyncio.Future[bool]], None]) -> None:
-        """End the wait of every idle receiver."""
         while self.idle:
             waiter, _ = self.idle.popitem(last=False)
             if not waiter.done():
@@ -99,7 +95,6 @@ class WaitingReceives:
         return waiters
 
     def leave(self, queue_id: int, waiters: QueueWaiters) -> None:
-        """One receiver fewer."""
         waiters.present -= 1
         if waiters.present == 0 and self._waiters.get(queue_id) is waiters:
             del self._waiters[queue_id]
@@ -119,7 +114,6 @@ class WaitingReceives:
         waiters.end(lambda waiter: waiter.set_exception(QueueMissing(queue.name)))
 
     def waiting(self, queue_id: int) -> int:
-        """How many receivers are idle at the queue."""
         waiters = self._waiters.get(queue_id)
         return 0 if waiters is None else len(waiters.idle)
 

@@ -215,7 +215,6 @@ _encode = msgspec.json.Encoder().encode
 
 
 def wants_json(request: Request) -> bool:
-    """Whether the client asks for JSON in place of XML."""
     return "application/json" in request.headers.get("accept", "")
 
 
@@ -243,7 +242,6 @@ def answer(
 
 
 def refuse(refusal: Refusal, request_id: str, *, as_json: bool = False) -> Response:
-    """An error."""
     code, message = refusal
     headers = (("x-amzn-RequestId", request_id),)
     if as_json:

@@ -37,8 +37,6 @@ _KEPT_CHARS_MAX = 256
 
 
 class QueueUrls:
-    """Turns queue URLs into keys and keys into URLs."""
-
     def __init__(self, base_url: str | None = None, scheme: str = "http") -> None:
         self._base_url = base_url.rstrip("/") if base_url else None
         self.scheme = scheme
@@ -226,7 +224,6 @@ class Call(msgspec.Struct):
         return self.account
 
     def url(self, queue: Queue) -> str:
-        """The queue's URL, reachable by this caller."""
         return self.urls.url(queue.key, self.request)
 
     def queue(self, url: str) -> Awaitable[Queue]:

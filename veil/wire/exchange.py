@@ -19,8 +19,6 @@ def _always(size_bytes: int) -> bool:
 
 
 class Request(msgspec.Struct):
-    """One request, complete, with its body read and bounded."""
-
     method: str
     path: str  # as sent, still percent-encoded, without the query
     query: str  # as sent, without the question mark

@@ -61,7 +61,6 @@ class FrontEnd:
     """Answers calls: a request goes in, its answer comes out, and nothing else ever does."""
 
     def __init__(self, answers: AnswerCounts | None) -> None:
-        """Every answer is counted in `answers`."""
         self._request_ids = request_ids()
         self._answers = AnswerCounts() if answers is None else answers
 
@@ -203,7 +202,6 @@ class SqsFrontEnd(FrontEnd):
         return await in_thread(aws_query.answer, *answer, True)
 
     def _read_form(self, call: Call) -> tuple[Action, Any]:
-        """The action that the form names, and its input."""
         request = call.request
         # Whose it is comes first: what a stranger sends is not read, however large.
         call.account, call.key_id, call.region = self._caller(request)

@@ -28,7 +28,6 @@ class Code(NamedTuple):
 
     @property
     def fault(self) -> str:
-        """Whose mistake it is."""
         return "Sender" if self.status < 500 else "Receiver"
 
 
@@ -135,7 +134,6 @@ def check_range(parameter: str, value: int, low: int, high: int, reason: str = B
 
 
 def out_of_range(parameter: str, value: int, low: int, high: int, reason: str = BETWEEN) -> ParameterRefused:
-    """What `check_range` raises."""
     return ParameterRefused(parameter, value, reason.format(low=low, high=high))
 
 

@@ -35,8 +35,6 @@ class Situation(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """An error in the words of SQS."""
-
     code: Code
     message: str
 

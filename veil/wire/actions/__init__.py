@@ -11,8 +11,6 @@ from veil.wire.shapes import Shape
 
 
 class Action(NamedTuple):
-    """One action of the API."""
-
     name: str
     input: type[Shape]
     run: Callable[[Call, Any], Awaitable[Shape | None]]

@@ -120,7 +120,6 @@ async def pause_queue(call: Call, given: shapes.OnQueue) -> None:
 
 
 async def resume_queue(call: Call, given: shapes.OnQueue) -> None:
-    """ResumeQueue: deliver again."""
     await set_paused(call.service, await own_queue(call, given.QueueUrl), False, caller=call.caller)
 
 

@@ -26,7 +26,6 @@ _DELAY_RANGE: Final = "DelaySeconds must be >= {low} and <= {high}."
 
 
 async def send_message(call: Call, given: shapes.SendMessageInput) -> shapes.SendMessageOutput:
-    """SendMessage."""
     queue = await call.queue(given.QueueUrl)
     draft = read_draft(given, call.request.headers.get("x-amzn-trace-id"))
     (sent,) = await send(
@@ -90,7 +89,6 @@ async def receive_message(call: Call, given: shapes.ReceiveMessageInput) -> shap
 
 
 async def delete_message(call: Call, given: shapes.DeleteMessageInput) -> None:
-    """DeleteMessage."""
     queue = await call.queue(given.QueueUrl)
     if not given.ReceiptHandle:
         raise ParameterMissing("ReceiptHandle")
@@ -103,7 +101,6 @@ async def delete_message(call: Call, given: shapes.DeleteMessageInput) -> None:
 
 
 async def change_message_visibility(call: Call, given: shapes.ChangeMessageVisibilityInput) -> None:
-    """ChangeMessageVisibility."""
     queue = await call.queue(given.QueueUrl)
     call.announce_grace(queue)
     if not given.ReceiptHandle:
@@ -225,7 +222,6 @@ async def in_batch(
 async def send_message_batch(
     call: Call, given: shapes.SendMessageBatchInput
 ) -> shapes.SendMessageBatchOutput:
-    """SendMessageBatch."""
     queue = await call.queue(given.QueueUrl)
     entries = checked_entries(given.Entries, call.count_max(len(given.Entries or ())))
     trace = call.request.headers.get("x-amzn-trace-id")
@@ -254,7 +250,6 @@ async def send_message_batch(
 
 
 async def delete_message_batch(call: Call, given: shapes.DeleteMessageBatchInput) -> shapes.BatchOutput:
-    """DeleteMessageBatch."""
     queue = await call.queue(given.QueueUrl)
     entries = checked_entries(given.Entries, call.count_max(len(given.Entries or ())))
     reported = call.reported(queue, entries)
@@ -266,7 +261,6 @@ async def delete_message_batch(call: Call, given: shapes.DeleteMessageBatchInput
 async def change_message_visibility_batch(
     call: Call, given: shapes.ChangeMessageVisibilityBatchInput
 ) -> shapes.BatchOutput:
-    """ChangeMessageVisibilityBatch."""
     queue = await call.queue(given.QueueUrl)
     call.announce_grace(queue)
     entries = checked_entries(given.Entries, call.count_max(len(given.Entries or ())))
@@ -321,7 +315,6 @@ def checked_entries(entries: list[_Entry] | None, count_max: int) -> list[_Entry
 
 
 def _failed(call: Call, entry_id: str, error: VeilError) -> shapes.FailedEntry:
-    """The refusal of one entry."""
     # Codes of entries are in the Query spelling, in JSON too.
     code, message = worded(error, Situation(call.action, call.query, entry=True))
     return shapes.FailedEntry(entry_id, code.status < 500, code.query_code, message)
@@ -363,7 +356,6 @@ class ReceivedForm:
         return [self.message(service, queue, message) for message in messages]
 
     def message(self, service: Service, queue: Queue, message: StoredMessage) -> shapes.ReceivedMessage:
-        """The message as it is answered."""
         shown = shapes.ReceivedMessage(
             message.message_id, receipt_text(service, queue, message), message.body_md5, message.body
         )
@@ -428,14 +420,12 @@ def in_columns(messages: Sequence[StoredMessage], fifo: bool) -> shapes.MessageC
 
 
 def _texts(numbers: Sequence[int | None]) -> list[str | None]:
-    """Numbers as text, None as it is."""
     # What is received together was mostly sent and received at the same few instants: each is written once.
     known = {number: None if number is None else str(number) for number in set(numbers)}
     return [known[number] for number in numbers]
 
 
 def attribute_values(attributes: dict[str, MessageAttribute]) -> shapes.AttributeValues:
-    """Message attributes in AWS's shape."""
     return {
         name: shapes.AttributeValue(data_type, BinaryValue=value)
         if isinstance(value, bytes)

@@ -38,8 +38,6 @@ _MESSAGE_OPERATIONS: Final = {
 
 
 class SmqRoute(NamedTuple):
-    """What a request asks for."""
-
     operation: str
     queue: str = ""
     parameters: Parameters = MappingProxyType({})
@@ -130,13 +128,11 @@ class SmqCall(Call):
     route: SmqRoute = SmqRoute("")
 
     def set_route(self, route: SmqRoute) -> None:
-        """What it asks for."""
         self.route, self.label = route, LABEL + route.operation
         self.action = _ACTIONS.get(route.operation, route.operation)
 
     @property
     def key(self) -> QueueKey:
-        """The key of the queue that the path names: one of the caller's own."""
         return QueueKey(self.region, self.owner(), self.route.queue)
 
     def named_queue(self) -> Awaitable[Queue]:
@@ -149,7 +145,6 @@ class SmqCall(Call):
         return await in_thread(read_xml, body) if len(body) > LARGE_BYTES else read_xml(body)
 
     def url(self, queue: Queue) -> str:
-        """The queue's URL, reachable by this caller."""
         return f"{self.urls.base(self.request)}queues/{queue.name}"
 
 

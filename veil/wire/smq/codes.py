@@ -14,8 +14,6 @@ _SHOWN_MAX = 256
 
 
 class SmqRefusal(NamedTuple):
-    """An error in the words of SMQ."""
-
     code: str
     status: int
     message: str
@@ -94,7 +92,6 @@ _WORDS: Final[dict[type[e.VeilError], tuple[str, int, str | None]]] = {
 
 
 def worded(error: e.VeilError) -> SmqRefusal:
-    """The error as SMQ words it."""
     if isinstance(error, SmqRefused):
         return error.refusal
     for kind in type(error).__mro__:

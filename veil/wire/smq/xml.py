@@ -73,7 +73,6 @@ def read_xml(body: bytes) -> Element:
 
 
 def local_name(element: Element) -> str:
-    """The element's name without its namespace."""
     return element.tag.rpartition("}")[2]
 
 
@@ -90,7 +89,6 @@ def text_of(element: Element) -> str:
 
 
 def texts(element: Element) -> dict[str, str]:
-    """The texts of the element's children by local name."""
     return {local_name(each): text_of(each) for each in element}
 
 
@@ -108,7 +106,6 @@ def document(root: str, content: str) -> bytes:
 
 
 def element(name: str, value: str | int) -> str:
-    """One element with a text."""
     return f"<{name}>{value if isinstance(value, int) else xml_text(value)}</{name}>"
 
 
@@ -126,7 +123,6 @@ def answer(status: int, body: bytes = b"", *headers: tuple[str, str]) -> Respons
 
 
 def with_id(response: Response, request_id: str) -> Response:
-    """The answer with the id of its request."""
     response.headers += (("x-mns-request-id", request_id),)
     return response
 
