@@ -424,6 +424,19 @@ async def test_a_filtered_task_is_cancelled_and_ends_with_its_queue(work: Desk, 
     assert await dead.service.store.active_moves() == []
 
 
+async def test_a_filtered_task_is_cancelled_while_the_journal_is_out_of_reach(work: Desk, dead: Desk) -> None:
+    class Away:
+        async def errors(self, seqs: object) -> Any:
+            raise OSError("the share is away")
+
+    await spent(work, "a")
+    dead.service.moves.lives = Away()  # type: ignore[assignment]
+    task = await start(dead, letters=LetterFilter(error="ValueError"))
+    await until(lambda: task.id in dead.service.moves.pauses)
+    await cancel_move(dead.service, task.id)
+    assert (await ended(dead)).status == "CANCELLED"
+
+
 async def test_a_filtered_task_is_gone_on_with_where_it_was(
     work: Desk, dead: Desk, clock: ManualClock
 ) -> None:

@@ -167,11 +167,16 @@ class MoveRunners:
     async def _run(self, task: MoveTask) -> None:
         rate_per_s = min(task.rate_per_s or MOVE_RATE_MAX, MOVE_RATE_MAX)
         step = max(1, rate_per_s // _STEPS_PER_S)
-        next_ms = self._clock.now_ms()
+        next_ms, has_failed = self._clock.now_ms(), False
         while task.is_active:
             try:
                 if not await self._store.has_duty(f"move:{task.id}"):
                     return  # another node carries it out
+                if task.scan is not None and has_failed:
+                    # Perhaps to look, while the journal is out of reach: only a step tells whether the task was cancelled.
+                    has_failed, nothing = False, ScanStep((), task.scan.after_seq, 0, is_last=False)
+                    task = await self._store.step_move(task.id, step, nothing)
+                    continue
                 found = None if task.scan is None else await self._look_on(task, task.scan, step)
                 task = await self._store.step_move(task.id, step, found)
                 moved = step if found is None else len(found.chosen)
@@ -182,7 +187,8 @@ class MoveRunners:
             except MoveTaskMissing:
                 return
             except Exception as error:
-                # The journal may be out of reach. A queue that was deleted in the middle is not found by the next step.
+                has_failed = True
+                # A queue that was deleted in the middle is not found by the next step.
                 _log.error(
                     "move task %s: a step failed, trying again: %s",
                     task.id,
