@@ -308,6 +308,12 @@ async def test_a_head_of_exactly_the_limit_passes_and_one_byte_more_does_not(sta
         assert (await client.answer())[0] == status
 
 
+async def test_pipelined_requests_that_each_keep_the_limit_are_all_answered(start):
+    client = await Client.of(await start(ok, header_bytes_max=64))
+    client.send(20 * GET)
+    assert [(await client.answer())[0] for _ in range(20)] == [200] * 20
+
+
 @pytest.mark.parametrize(
     ("raw", "status"),
     [

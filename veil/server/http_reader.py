@@ -298,7 +298,8 @@ class RequestReader:
                 self.refusal = HttpRefusal(400, SPEAKS_PLAIN)
             return b""
         phase = self.phase
-        if phase == HEAD:
+        # Of a piece that ends a request it is not known how much of it is the head of the next one.
+        if phase == HEAD and not self.ready:
             self._head_bytes += len(piece)
             if self._head_bytes >= head_bytes_max:
                 # No header yet: the request line alone took it all.
