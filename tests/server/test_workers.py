@@ -588,6 +588,66 @@ def test_a_worker_that_is_asked_to_stop_finishes_and_is_replaced(crew, clients):
     assert crew.metrics()["veil_worker_restarts_total"] == restarts
 
 
+class BegunSend:
+    """A send of which a worker has read the beginning."""
+
+    def __init__(self, crew: Crew) -> None:
+        self._http, body = crew.connect()._http, b'{"QueueUrl": "orders", "MessageBody": "x"}'
+        self._http.putrequest("POST", "/")
+        self._http.putheader("X-Amz-Target", "AmazonSQS.SendMessage")
+        self._http.putheader("Content-Length", str(len(body)))
+        self._http.endheaders(body[:5])
+        self._rest = body[5:]
+
+    def ended(self) -> int:
+        self._http.send(self._rest)
+        return self._http.getresponse().status
+
+
+PATIENT = {"VEIL_HTTP_BODY_DEADLINE_S": "600", "VEIL_STOP_GRACE_S": "600"}
+
+
+def test_another_serves_before_a_worker_that_is_asked_to_stop_takes_no_more(serve, closing_all):
+    crew = Crew(serve("--workers", "1", "--queues", "orders", environ=PATIENT), closing_all)
+    [leaving] = crew.workers()
+    begun = BegunSend(crew)
+    os.kill(leaving, signal.SIGTERM)
+    until(lambda: crew.metrics()["veil_workers"] == 2)  # while the one that leaves is there
+    assert begun.ended() == 200
+    until(lambda: not is_running(leaving))
+    until(lambda: crew.metrics()["veil_workers"] == 1)
+
+
+def test_a_long_poll_ends_within_the_grace_of_a_worker_that_is_asked_to_stop(serve, closing_all):
+    crew = Crew(serve("--workers", "1", "--queues", "orders", "--stop-grace-s", "4"), closing_all)
+    client = crew.connect()
+    with crew.polls(client) as answers:
+        os.kill(crew.workers()[0], signal.SIGTERM)
+    assert answers == [(client, [])]  # its 20 s are longer than the grace
+
+
+def test_workers_that_are_asked_to_stop_with_the_server_answer_what_they_have_begun(serve, closing_all):
+    """As systemd asks them: every process of the service gets the signal."""
+    crew = Crew(serve("--workers", "2", "--queues", "orders", environ=PATIENT), closing_all)
+    begun = [BegunSend(crew), BegunSend(crew)]
+    for worker in crew.workers():
+        os.kill(worker, signal.SIGTERM)
+    assert any("was asked to stop" in line for line in crew.server.stderr)  # up to that line
+    crew.server.process.send_signal(signal.SIGTERM)
+
+    def is_closed() -> bool:
+        try:
+            crew.connect()
+        except (OSError, http.client.HTTPException):
+            return True
+        return False
+
+    until(is_closed)
+    time.sleep(0.5)  # in which a worker that is asked twice would have gone
+    assert [each.ended() for each in begun] == [200, 200]
+    assert crew.server.gone() == 0
+
+
 def test_workers_end_with_the_store_process(own_crew):
     workers = own_crew.workers()
     own_crew.server.process.kill()

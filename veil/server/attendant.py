@@ -228,11 +228,15 @@ class Attendant(StoreProcess):
             setattr(self, operation.__name__, partial(operation, service))
         self._receive = service.store.receive  # looked up through two stores otherwise, each time
 
+    def end_polls(self) -> None:
+        """Answer every long poll now, with nothing if it can be."""
+        for poll in self._polls.values():
+            poll.cancel()
+
     def lost(self) -> None:
         """The worker is gone: give back what it had not answered."""
         self._is_lost = True
-        for poll in self._polls.values():
-            poll.cancel()
+        self.end_polls()
         for received in self._undelivered.values():
             self._give_back(*received)
         self._undelivered.clear()

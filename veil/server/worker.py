@@ -51,8 +51,8 @@ class WorkerConfig(NamedTuple):
     clock: Clock  # engine time is the store's
     receipts: ReceiptBook
     store_id: str
-    place: int  # among the workers
-    workers: int
+    place: int  # its row in the page
+    places: int  # in the page
     connections_max: int
     refused_max: int
     link_fd: int
@@ -69,9 +69,8 @@ class SharedPage:
     GONE, CONNECTIONS, SEATS, HELD_BYTES = range(4)  # connections that were, and that are
     _COLUMNS: Final = 4
 
-    def __init__(self, fd: int, workers: int) -> None:
-        self._workers = workers
-        size = workers * self._COLUMNS * 8
+    def __init__(self, fd: int, places: int) -> None:
+        size = places * self._COLUMNS * 8
         os.ftruncate(fd, size)
         self._numbers = memoryview(mmap.mmap(fd, size)).cast("q")
 
@@ -181,7 +180,7 @@ class Worker:
             self._relay,
             relay=self._relay,
         )
-        self._page = SharedPage(config.page_fd, config.workers)
+        self._page = SharedPage(config.page_fd, config.places)
         capacity = SharedCapacity(settings.http, self._page, config.place)
         capacity.connections_max, capacity.refused_max = config.connections_max, config.refused_max
         handlers = [self._application.handle] if smq is None else [self._application.handle, smq]

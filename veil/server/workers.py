@@ -64,7 +64,9 @@ class _WorkerProcess:
         self.place, self.process, self.connections, self.attendant = place, process, connections, attendant
         self.link: Link
         self.handed = 0  # connections
+        self.is_replaced = False  # it was asked to go: another takes its place
         self.is_leaving = False  # it finishes what it has begun
+        self.is_gone = asyncio.Event()
         self.unheard = 0  # looks since it was asked whether it is there
         self.born_s = asyncio.get_running_loop().time()
 
@@ -138,7 +140,9 @@ class Workers:
         self.listeners = [Listener(self, place) for place in range(1 if settings.smq_port is None else 2)]
         self._ready: dict[int, _WorkerProcess] = {}  # by place
         self._page_file = tempfile.TemporaryFile()  # noqa: SIM115 - for as long as the process runs
-        self._page = SharedPage(self._page_file.fileno(), settings.workers)
+        # Twice as many as workers: one that is asked to go has its numbers until it is gone, and another takes over before.
+        self._places = 2 * settings.workers
+        self._page = SharedPage(self._page_file.fileno(), self._places)
         self._is_stopping = False
         self._is_served = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -287,7 +291,7 @@ class Workers:
         assert process.stdin is not None
         store, told = self._service.store, dict(self._keys)
         config = WorkerConfig(
-            self._settings, told, self._clock, store.receipts, store.store_id, place, self._settings.workers,
+            self._settings, told, self._clock, store.receipts, store.store_id, place, self._places,
             self.connections_max, self.refused_max, *fds,
         )  # fmt: skip
         process.stdin.write(pickle.dumps(config))
@@ -320,15 +324,20 @@ class Workers:
         self.watch()
 
     def _replace(self, worker: _WorkerProcess) -> None:
-        """The worker was asked to go: start another in its place, and let it finish what it has begun."""
-        if worker.is_leaving or self._ready.get(worker.place) is not worker:
+        """The worker was asked to go: once another serves in its place, let it finish what it has begun."""
+        if worker.is_replaced or worker.is_leaving or self._ready.get(worker.place) is not worker:
             return
+        worker.is_replaced = True
         _log.info("worker %d was asked to stop: another takes its place", worker.process.pid)
         self._in_background(self._replaced(worker))
 
     async def _replaced(self, worker: _WorkerProcess) -> None:
-        await self._end(worker, self._settings.stop_grace_s, "stopping")
-        await self._start_again(worker.place, 0)
+        place = (worker.place + self._settings.workers) % self._places
+        if (before := self._ready.get(place)) is not None:  # it was asked to go too, and has not finished
+            await before.is_gone.wait()
+        await self._start_again(place, 0)
+        if not self._is_stopping:
+            await self._end(worker, self._settings.stop_grace_s, "stopping")
 
     def _lost(self, worker: _WorkerProcess) -> None:
         worker.attendant.lost()
@@ -336,8 +345,9 @@ class Workers:
         self._page.clear(worker.place)
         if self._ready.get(worker.place) is worker:
             del self._ready[worker.place]
+            worker.is_gone.set()
             self.watch()
-            if not worker.is_leaving:
+            if not worker.is_replaced and not worker.is_leaving:
                 self._in_background(self._bury(worker))
 
     async def _bury(self, worker: _WorkerProcess) -> None:
@@ -359,12 +369,18 @@ class Workers:
                 delay_s = min(2 * delay_s or _RESTART_S, _RESTART_MAX_S)
 
     async def _end(self, worker: _WorkerProcess, grace_s: float, down: str) -> None:
+        if worker.is_leaving:  # it is being ended already
+            await worker.process.wait()
+            return
         worker.is_leaving = True
         self.watch()
+        # A long poll may be longer than the grace.
+        halfway = asyncio.get_running_loop().call_later(grace_s / 2, worker.attendant.end_polls)
         with contextlib.suppress(TimeoutError, VeilError):
             await asyncio.wait_for(worker.link.ask("stop", grace_s, down), grace_s + _ANSWER_S)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(worker.process.wait(), _ANSWER_S)
+        halfway.cancel()
         _kill(worker.process)
         await worker.process.wait()
 
