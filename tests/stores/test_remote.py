@@ -146,3 +146,20 @@ def test_operations_that_are_written_out_have_the_signatures_of_the_contract():
         assert [(name, each.default, each.kind) for name, each in ours.items()] == [
             (name, each.default, each.kind) for name, each in contract.items()
         ]
+
+
+async def test_an_end_that_is_closed_after_the_other_has_gone_closes_no_file_of_anybody_else():
+    methods, (ours, theirs) = methods_of(_Words), socket.socketpair()
+    connect = asyncio.get_running_loop().create_connection
+    gone = asyncio.Event()
+    _, served = await connect(
+        lambda: Link(methods, methods, _Words(), is_owner=True, on_lost=gone.set), sock=theirs
+    )
+    ours.close()
+    await asyncio.wait_for(gone.wait(), 60)
+    one, other = socket.socketpair()  # they get the numbers that are free again
+    served.close()
+    one.send(b"x")
+    assert other.recv(1) == b"x"
+    one.close()
+    other.close()

@@ -279,8 +279,9 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
-        if self._unread is not None:
-            self._read_to_the_end(self._unread)
+        unread, self._unread = self._unread, None
+        if unread is not None:
+            self._read_to_the_end(unread)
         waiting, self._waiting = self._waiting, {}
         for future, _ in waiting.values():
             if not future.done():
