@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import random
 from functools import cache
+from itertools import islice
 from typing import Any
 
 from botocore.loaders import Loader
@@ -130,10 +131,17 @@ def spoil(value: Any, rng: random.Random) -> Any:
             if rng.random() < 0.1 and isinstance(holder, dict):
                 del holder[path[-1]]
             else:
-                holder[path[-1]] = _nonsense(holder[path[-1]], rng)
+                before = holder[path[-1]]
+                holder[path[-1]] = _nonsense(before, rng)
+                # A list of lists, each made five hundred times as long: whoever writes it down is not heard of for minutes.
+                if next(islice(_paths(value), _VALUES_MAX, None), None) is not None:
+                    holder[path[-1]] = before
         except (KeyError, IndexError, TypeError):
             pass  # an earlier spoiling took it away
     return value
+
+
+_VALUES_MAX = 20_000
 
 
 def _paths(value: Any, before: tuple[Any, ...] = ()) -> Any:
