@@ -92,7 +92,7 @@ def test_damage_and_missing_rows_are_found(command: Veil, place: Storage):
 
 def test_a_place_that_cannot_be_is_refused_in_one_line(command: Veil):
     ran = command("journal", "ls", "--journal", "ftp://host/x")
-    assert ran.code == 1
+    assert ran.code == 2  # an argument is wrong
     assert ran.err.startswith("veil: journal 'ftp://host/x': expected a path") and ran.err.count("\n") == 1
 
 
