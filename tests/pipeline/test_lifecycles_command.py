@@ -79,7 +79,7 @@ def test_a_journal_that_is_not_there_is_named(
 def test_files_of_an_unknown_table_are_refused(
     tables_place: Storage, table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["pipeline", "files", table, "--tables", tables_place.uri]) == 1
+    assert run(["pipeline", "files", table, "--tables", tables_place.uri]) == 2
     assert f"table '{table}': expected one of leases, messages" in capsys.readouterr().err
 
 

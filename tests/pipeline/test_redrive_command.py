@@ -211,9 +211,7 @@ def test_messages_that_do_not_tell_their_source_need_a_destination(
     assert veil(tmp_path, "orders-dead", "--yes") == 1
 
     told = capsys.readouterr().err
-    assert (
-        "1 of the selected messages do not say which queue they came from: name one with --to QUEUE" in told
-    )
+    assert "1 of the selected messages came from an unknown queue: name one with --to QUEUE" in told
     assert len(bodies_in(queues[0])) == 4
     assert list((tmp_path / "tables").glob("redrives/*")) == []
 

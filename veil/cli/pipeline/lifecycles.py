@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from veil.cli.failures import CommandFailed
+from veil.cli.failures import ArgumentWrong, CommandFailed
 from veil.cli.options import AsJson, argument, flag, how_often
 from veil.cli.output import echo, echo_err, echo_json, echo_object
 from veil.cli.pipeline import pipeline_app
@@ -85,8 +85,12 @@ def files(
     as_json: AsJson = False,
 ) -> None:
     """Print the Parquet files of a table as it is now, for readers without Spark."""
-    from veil.pipeline.lifecycles.store import files_of_table
+    from veil.pipeline.lifecycles.store import TablesRefused, check_table, files_of_table
 
+    try:
+        check_table(table)
+    except TablesRefused as refused:
+        raise ArgumentWrong(str(refused)) from None
     names = files_of_table(tables, table)
     if not names:
         echo_err(f"no files of {table} in {tables.uri}; make the tables with: veil pipeline lifecycles")

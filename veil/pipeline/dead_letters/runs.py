@@ -242,7 +242,7 @@ def _destinations(
         counts.update(batch.column(0).drop_null().to_pylist())
     if "" in counts:
         raise DeadLettersRefused(
-            f"{counts['']} of the selected messages do not say which queue they came from: name one with --to QUEUE"
+            f"{counts['']} of the selected messages came from an unknown queue: name one with --to QUEUE"
         )
     return {
         source: find_queue(queue, source, f"the source {source!r} of {count} messages")

@@ -129,10 +129,15 @@ def read_table(spark: SparkSession, tables: Storage, name: str) -> DataFrame:
         return spark.read.schema(wanted).parquet(*(tables.spark_path(file) for file in files))
 
 
-def files_of_table(tables: Storage, name: str) -> list[str]:
-    """The Parquet files of a table, for whoever reads them without Spark."""
+def check_table(name: str) -> None:
+    """Raise TablesRefused for a name that no table has."""
     if name not in TABLES:
         raise TablesRefused(f"table {name!r}: expected one of {', '.join(TABLES)}")
+
+
+def files_of_table(tables: Storage, name: str) -> list[str]:
+    """The Parquet files of a table, for whoever reads them without Spark."""
+    check_table(name)
     return load_manifest(tables).files_of(name)
 
 

@@ -112,10 +112,9 @@ def chosen(settings: SparkSettings, home: Path) -> dict[str, str]:
         # For data that is near, a task would wait three seconds beside a free core; most take less than one, wherever they run.
         "spark.locality.wait": "0s",
     }
+    # The daemon needs a Veil that is installed in the workers' Python.
     if not settings.conf.keys() & {"spark.submit.pyFiles", "spark.pyspark.python"}:
-        conf["spark.python.daemon.module"] = (
-            _DAEMON  # needs a Veil that is installed where the workers' Python is
-        )
+        conf["spark.python.daemon.module"] = _DAEMON
     if settings.is_local:
         conf |= {
             "spark.driver.bindAddress": LOOPBACK,
