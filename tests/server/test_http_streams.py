@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.waiting import PATIENCE_S
 from veil.server.http import HttpServer
 from veil.server.http_limits import HttpLimits
 from veil.wire.exchange import Request, Response
@@ -48,13 +49,13 @@ async def started() -> AsyncIterator[list[HttpServer]]:
 
 
 async def begin(
-    started: list[HttpServer], source: Source, **limits: float
+    started: list[HttpServer], source: Source, method: bytes = b"GET", **limits: float
 ) -> tuple[HttpServer, asyncio.StreamReader, asyncio.StreamWriter]:
     server = HttpServer(source, HttpLimits(**limits))  # type: ignore[arg-type]
     await server.start("127.0.0.1", 0)
     started.append(server)
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    writer.write(GET)
+    writer.write(GET.replace(b"GET", method))
     return server, reader, writer
 
 
@@ -131,3 +132,16 @@ async def test_a_stream_that_fails_closes_the_connection(
     assert "a stream failed" in caplog.text
     writer.close()
     await writer.wait_closed()
+
+
+async def test_head_of_a_stream_gets_the_headers_alone(started: list[HttpServer]) -> None:
+    source = Source()
+    for piece in (b"data: 1\n\n", None):
+        source.pieces.put_nowait(piece)
+    _, reader, writer = await begin(started, source, method=b"HEAD")
+
+    said = await asyncio.wait_for(reader.read(), PATIENCE_S)
+
+    assert said.startswith(b"HTTP/1.1 200 ") and said.endswith(b"\r\n\r\n")
+    assert source.yielded == 0
+    writer.close()
