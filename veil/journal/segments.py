@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -205,7 +204,9 @@ class SegmentIndex:
 
     async def look(self, work: Callable[..., T], *given: Any) -> T:
         """What a function finds in the segments; only within one may the methods below be called."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, self, *given)
+        from asyncio import get_running_loop  # which jobs that only list segments need not import
+
+        return await get_running_loop().run_in_executor(self._thread, work, self, *given)
 
     def is_known(self, segment: Segment) -> bool:
         """Whether the footer was read before."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -172,12 +173,14 @@ def spark_when_needed(
 
         is_chosen = settings.asks_for_something or is_given()
         if not is_chosen:
-            _let_arrow_find_no_pandas()
+            _import_arrow_alone()
         yield spark, is_chosen
 
 
-def _let_arrow_find_no_pandas() -> None:
-    """Arrow imports pandas with its first array, for the case that it is made of one of its: a third of a second, for nothing."""
+def _import_arrow_alone() -> None:
+    """Import Arrow without two things that nobody here needs: with its first array it imports pandas, which takes a third of a
+    second, and each thread of numpy's linear algebra spins for a tenth of one."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import pyarrow as pa
 
     class NoPandas:

@@ -36,7 +36,16 @@ from pyarrow import compute as pc
 from veil.core.clock import Trouble
 from veil.core.sequence import COUNTER_BITS
 from veil.journal.storage import Storage
-from veil.pipeline.lifecycles.columns import Coded, Ints, packed, read_rows, unpacked, write_rows
+from veil.pipeline.lifecycles.columns import (
+    Coded,
+    Ints,
+    are_among,
+    distinct,
+    packed,
+    read_rows,
+    unpacked,
+    write_rows,
+)
 from veil.pipeline.lifecycles.journal import MINUTE_MS, NewSegments, minutes_of, read_events
 from veil.pipeline.lifecycles.lives import lives, rows_as_events
 from veil.pipeline.lifecycles.store import GENERATION, TROUBLES_MAX, Hour, Manifest, spark_set
@@ -73,12 +82,15 @@ _SEQ: Final = pa.schema({"seq": pa.int64()})
 _SEQ_AND_HOW: Final = pa.schema({"seq": pa.int64(), "how": pa.string()})
 
 
+_ROWS: Final = ("events", "gained", "lost")
+
+
 class StageRow(NamedTuple):
     """What passes between the stages."""
 
     key: int
     kind: str
-    data: bytes
+    data: Any  # rows of Arrow's where the kind is one of _ROWS, otherwise bytes
 
 
 Stage = Callable[[int, Sequence[StageRow]], Iterable[StageRow]]
@@ -133,12 +145,12 @@ class GenerationWork:
             found, starts = np.unique(numbers[order], return_index=True)
             events = events.unify_dictionaries().combine_chunks().take(pa.array(order))
             for number, start, end in zip(found, starts, [*starts[1:], len(order)], strict=True):
-                yield StageRow(int(number), "events", packed(events.slice(start, end - start)))
+                yield StageRow(int(number), "events", events.slice(start, end - start))
 
     def make(self, key: int, rows: Sequence[StageRow]) -> Iterator[StageRow]:
         """Events of a slice in, its rows written; out come the files' names and what the sums gain."""
         own, tables = self.slices[key], Storage.at(self.tables)
-        events = [unpacked(row.data) for row in rows if row.kind == "events"]
+        events = [row.data for row in rows if row.kind == "events"]
         kept: dict[int, dict[str, list[Any]]] = defaultdict(lambda: {name: [] for name in LIVES})
         touched: dict[str, list[Any]] = {name: [] for name in LIVES}
         for part, hour in own.hours.items():
@@ -158,7 +170,7 @@ class GenerationWork:
             now = dict(zip(LIVES, lives(together, self.newest_ms), strict=True))
             for kind, found in (("gained", now), ("lost", before)):
                 for day, sums in _by_part(sums_of(found["leases"], found["messages"]), DAY_MS):
-                    yield StageRow(self.days.index(day), kind, packed(sums))
+                    yield StageRow(self.days.index(day), kind, sums)
             for name in LIVES:
                 for part, found in _by_part(now[name], HOUR_MS):
                     kept[part][name].append(found)
@@ -178,7 +190,7 @@ class GenerationWork:
             for file in hour.leases:
                 known = read_rows(tables, file, _SEQ_AND_HOW)
                 found.append(known.filter(pc.equal(known["how"], "open"))["seq"].to_numpy())
-        return np.unique(np.concatenate(found))
+        return distinct(np.concatenate(found))
 
     def _parted(
         self, tables: Storage, name: str, files: Sequence[str], own: Slice, wanted: Ints | None
@@ -186,7 +198,7 @@ class GenerationWork:
         """The files that stay, and of the others the rows to keep and the touched ones, as far as they are this slice's."""
         seqs = {file: read_rows(tables, file, _SEQ)["seq"].to_numpy() for file in files}
         touched = {
-            file: np.ones(len(keys), bool) if wanted is None else np.isin(keys, wanted)
+            file: np.ones(len(keys), bool) if wanted is None else are_among(keys, wanted)
             for file, keys in seqs.items()
         }
         untouched = [file for file in files if own.is_whole and not touched[file].any()]
@@ -208,7 +220,7 @@ class GenerationWork:
         yield from (row._replace(key=0) for row in rows if row.kind == "file")
         # Sums that are made anew have not counted what the stored rows were.
         signs = {"gained": 1} if self.rebuilds_sums else {"gained": 1, "lost": -1}
-        changes = [(signs[row.kind], unpacked(row.data)) for row in rows if row.kind in signs]
+        changes = [(signs[row.kind], row.data) for row in rows if row.kind in signs]
         if not changes:
             return
         gained = added_up(changes)
@@ -218,12 +230,12 @@ class GenerationWork:
         whole = self._with_stored(DAYS, [day], of_day, "day")
         yield StageRow(0, "file", _encode(self._write(tables, DAYS, day, whole)))
         of_month = whole if self.rebuilds_sums else of_day
-        yield StageRow(self.months.index(month_of(day)), "gained", packed(of_month))
+        yield StageRow(self.months.index(month_of(day)), "gained", of_month)
 
     def sum_months(self, key: int, rows: Sequence[StageRow]) -> Iterator[StageRow]:
         """What the days of a month gained in; its sums written."""
         yield from (row for row in rows if row.kind == "file")
-        days = [(1, unpacked(row.data)) for row in rows if row.kind == "gained"]
+        days = [(1, row.data) for row in rows if row.kind == "gained"]
         if days:
             month = self.months[key]
             gained = added_up(days, "month")
@@ -238,7 +250,7 @@ class GenerationWork:
         return without_empty(added_up([*known, (1, gained)], by) if known else gained)
 
     def _write(self, tables: Storage, table: str, part: int, rows: Any) -> WrittenFile:
-        name = f"{self.folder}/table={table}/part={part}/{secrets.token_hex(8)}.parquet"
+        name = f"{self.folder}/{table}-{part}-{secrets.token_hex(8)}.parquet"
         write_rows(tables, name, rows)
         if table != HOURS:
             return WrittenFile(table, part, name, rows.num_rows)
@@ -457,9 +469,15 @@ def run_here(stages: Sequence[tuple[Stage, int]], rows: Iterable[StageRow]) -> l
     """The stages one after the other in this process."""
     with ThreadPoolExecutor(min(os.cpu_count() or 1, _THREADS_MAX)) as pool:
         for stage, _ in stages:
-            done = pool.map(lambda own, stage=stage: list(stage(*own)), _by_key(rows).items())
+            # The most work first, or one thread would wait for the other in the end.
+            work = sorted(_by_key(rows).items(), key=_amount, reverse=True)
+            done = pool.map(lambda own, stage=stage: list(stage(*own)), work)
             rows = [row for each in done for row in each]
     return list(rows)
+
+
+def _amount(own: tuple[int, list[StageRow]]) -> int:
+    return sum(len(row.data) for row in own[1])
 
 
 def _by_key(rows: Iterable[StageRow]) -> dict[int, list[StageRow]]:
@@ -503,14 +521,16 @@ def _in_task(
     def run(batches: _Batches) -> _Batches:
         for key, own in _by_key(rows_in(batches)).items():
             for made in stage(key, own):
-                yield pa.RecordBatch.from_pylist([made._asdict()], _ARROW)
+                data = packed(made.data) if made.kind in _ROWS else made.data
+                yield pa.RecordBatch.from_pylist([made._replace(data=data)._asdict()], _ARROW)
         freeze_imports()
 
     return run
 
 
 def _rows_in(batches: _Batches) -> Iterator[StageRow]:
-    return (StageRow(**row) for batch in batches for row in batch.to_pylist())
+    for row in (StageRow(**row) for batch in batches for row in batch.to_pylist()):
+        yield row._replace(data=unpacked(row.data)) if row.kind in _ROWS else row
 
 
 # ---- parts of tables
@@ -533,16 +553,16 @@ def _open_apart(pieces: Mapping[str, Sequence[pa.Table]]) -> Iterator[tuple[str,
         for name, ddl in LIVES.items()
     }
     outcome = Coded.of(rows["messages"]["outcome"])
-    there = rows["messages"]["seq"].to_numpy()[outcome.is_in("open", "dead_lettered")]
+    there = distinct(rows["messages"]["seq"].to_numpy()[outcome.is_in("open", "dead_lettered")])
     for name, found in rows.items():
-        is_there = np.isin(found["seq"].to_numpy(), there)
+        is_there = are_among(found["seq"].to_numpy(), there)
         for which in (is_there, ~is_there):
             if which.any():
                 yield name, found if which.all() else found.filter(pa.array(which))
 
 
 def _parts(rows: pa.Table, length_ms: int) -> list[int]:
-    found: list[int] = np.unique(_part_numbers(rows, length_ms)).tolist()
+    found: list[int] = distinct(_part_numbers(rows, length_ms)).tolist()
     return found
 
 
