@@ -120,7 +120,7 @@ class ReceiveBudget:
         spent: list[StoredMessage] = []
         if not self.is_left():
             return taken, spent
-        spent_at, bytes_left = self.receives_max, self.bytes_left
+        spent_at, count, bytes_left = self.receives_max, self.count, self.bytes_left
         for message in candidates:
             if spent_at is not None and message.receive_count >= spent_at:
                 spent.append(message)
@@ -130,14 +130,14 @@ class ReceiveBudget:
                     break
                 continue
             taken.append(message)
-            self.count -= 1
+            count -= 1
             if bytes_left is not None:
                 bytes_left -= message.body_bytes
                 if bytes_left <= 0:
                     break
-            if not self.count:
+            if not count:
                 break
-        self.bytes_left = bytes_left
+        self.count, self.bytes_left = count, bytes_left
         return taken, spent
 
 

@@ -83,7 +83,9 @@ def to_batch(
             case "body_text":
                 return pa.array(messages.body, pa.string())
             case "attributes":
-                return _attributes(messages.attributes or [None] * count)
+                if messages.attributes is None:
+                    return _empty_maps(schema.field(name).type, count)
+                return _attributes(messages.attributes)
             case "system_attributes":
                 return _system(messages.system, count)
             case "sent_at":
@@ -114,6 +116,13 @@ def _instants(milliseconds: Any) -> Any:
     return milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
 
 
+@lru_cache(maxsize=16)
+def _empty_maps(kind: Any, count: int) -> Any:
+    import pyarrow as pa
+
+    return pa.array([()] * count, kind)
+
+
 def _attributes(each: Sequence[Mapping[str, Attribute] | None]) -> Any:
     import pyarrow as pa
 
@@ -134,14 +143,24 @@ def _system(columns: Mapping[str, Sequence[str | None]], count: int) -> Any:
     import numpy as np
     import pyarrow as pa
 
-    width = len(columns)
-    by_column = pa.array([value for column in columns.values() for value in column], pa.string())
-    by_row = by_column.take(pa.array(np.arange(count * width).reshape(width, count).T.ravel()))
-    names = pa.array(list(columns), pa.string()).take(pa.array(np.tile(np.arange(width), count)))
-    is_there = by_row.is_valid()
-    lengths = is_there.to_numpy(zero_copy_only=False).reshape(count, width).sum(axis=1)
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
-    return pa.MapArray.from_arrays(offsets, names.filter(is_there), by_row.filter(is_there))
+    values = pa.array([value for row in zip(*columns.values(), strict=True) for value in row], pa.string())
+    offsets, names = _full_rows(tuple(columns), count)
+    if values.null_count:
+        is_there = values.is_valid()
+        lengths = is_there.to_numpy(zero_copy_only=False).reshape(count, len(columns)).sum(axis=1)
+        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+        names, values = names.filter(is_there), values.filter(is_there)
+    return pa.MapArray.from_arrays(offsets, names, values)
+
+
+@lru_cache(maxsize=16)
+def _full_rows(names: tuple[str, ...], count: int) -> tuple[Any, Any]:
+    """The offsets and keys of so many maps that all have these names: the same for nearly every piece of a batch."""
+    import numpy as np
+    import pyarrow as pa
+
+    offsets = pa.array(np.arange(count + 1) * len(names), pa.int32())
+    return offsets, pa.array([*names] * count, pa.string())
 
 
 def _numbers(messages: SourceMessages, name: str, kind: Any) -> Any:
