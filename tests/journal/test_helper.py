@@ -45,6 +45,8 @@ async def test_segments_are_written_by_one_process_as_long_as_they_come(tmp_path
     assert helper.pid == pid
     own = os.getpriority(os.PRIO_PROCESS, 0)
     assert os.getpriority(os.PRIO_PROCESS, pid or 0) > own or own == _NICEST
+    maps = Path(f"/proc/{pid}/maps")  # Linux only
+    assert not maps.exists() or "/pandas/" not in maps.read_text()
     await helper.close()
     assert len(events_of(place)) == 3_000
     assert place.exists("_journal.json")

@@ -16,7 +16,7 @@ from typing import BinaryIO
 import msgspec
 
 from veil.core.event import ExportPlan
-from veil.journal import frames
+from veil.journal import frames, import_arrow_alone
 from veil.journal.storage import Location, LocationRefused
 
 
@@ -28,6 +28,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     with suppress(OSError):
         os.nice(int(sys.argv[1]))
+    import_arrow_alone()
     with suppress(EOFError, BrokenPipeError):
         JournalHelper(Location(*sys.argv[2:]), sys.stdin.buffer, sys.stdout.buffer).serve()
     # Whatever libraries still have to tidy up must not keep us: the parent is gone, or does not wait.

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from veil.cli.failures import ArgumentWrong, CommandFailed
 from veil.cli.options import DataDirectory, connect, server_settings, shared, widened
 from veil.cli.output import echo_err
+from veil.journal import import_arrow_alone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -173,27 +173,8 @@ def spark_when_needed(
 
         is_chosen = settings.asks_for_something or is_given()
         if not is_chosen:
-            _import_arrow_alone()
+            import_arrow_alone()
         yield spark, is_chosen
-
-
-def _import_arrow_alone() -> None:
-    """Import Arrow without two things that nobody here needs: with its first array it imports pandas, which takes a third of a
-    second, and each thread of numpy's linear algebra spins for a tenth of one."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    import pyarrow as pa
-
-    class NoPandas:
-        @staticmethod
-        def find_spec(name: str, *_: object) -> None:
-            if name == "pandas":
-                raise ModuleNotFoundError(name)
-
-    sys.meta_path.insert(0, cast(Any, NoPandas))
-    try:
-        pa.array([0]), pa.scalar(0)
-    finally:
-        sys.meta_path.remove(cast(Any, NoPandas))
 
 
 @contextmanager
