@@ -12,6 +12,7 @@ import pytest
 from tests.pipeline.journal_kit import (
     HOUR_MS,
     START_MS,
+    JournalEvent,
     S,
     a_message,
     journal_of,
@@ -105,16 +106,39 @@ def test_whoever_began_to_read_before_a_run_reads_on_through_it(
     run_lifecycles(no_spark, journal_place, tables_place)
 
     assert sorted(row.how for row in reader.collect()) == ["deleted", "open"]
-    assert load_manifest(tables_place).retired
+    assert load_manifest(tables_place).replaced
 
-    # One more run that changes something, and they are gone.
-    retired = load_manifest(tables_place).retired
-    last = numbered(a_message(T + 5 * HOUR_MS, counter=8).events, first_row=len(EARLY) + len(LATER) + 1)
-    write_segment_of(journal_place, last)
-    run_lifecycles(no_spark, journal_place, tables_place)
-    assert not any(tables_place.exists(file) for file in retired)
-    assert all(tables_place.exists(file) for file in load_manifest(tables_place).files())
-    assert difference(all_rows(tables_place), model_tables([*EARLY, *LATER, *last])) == ""
+
+def test_replaced_files_stay_for_a_quarter_of_an_hour_however_many_runs_there_are(
+    journal_place: Storage, tables_place: Storage
+) -> None:
+    held = a_message(T).received(T + S)
+    told: list[JournalEvent] = []
+
+    def run(events: list[JournalEvent]) -> None:
+        told.extend(numbered(events, first_row=len(told) + 1))
+        write_segment_of(journal_place, told[-len(events) :])
+        run_lifecycles(no_spark, journal_place, tables_place)
+
+    run(held.events)
+    first = {*load_manifest(tables_place).files()}
+    minutes = range(1, 15)
+    for minute in minutes:  # each renewal makes the rows of its message anew
+        held.events.clear()
+        run(held.extended(T + minute * 60 * S).events)
+        assert all(tables_place.exists(file) for file in first), minute
+    manifest = load_manifest(tables_place)
+    assert len(manifest.replaced) == len(minutes)
+    assert first.isdisjoint(manifest.files())
+
+    held.events.clear()
+    run(held.deleted(T + 16 * 60 * S).events)
+    assert not any(tables_place.exists(file) for file in first)
+    manifest = load_manifest(tables_place)
+    assert all(tables_place.exists(file) for file in manifest.files_kept())
+    named = {entry.name for entry in tables_place.entries(recursive=True) if entry.name.endswith(".parquet")}
+    assert named == {*manifest.files_kept()}
+    assert difference(all_rows(tables_place), model_tables(told)) == ""
 
 
 def test_two_runs_at_once_are_refused_and_the_other_is_named(

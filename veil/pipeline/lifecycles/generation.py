@@ -48,7 +48,15 @@ from veil.pipeline.lifecycles.columns import (
 )
 from veil.pipeline.lifecycles.journal import MINUTE_MS, NewSegments, minutes_of, read_events
 from veil.pipeline.lifecycles.lives import lives, rows_as_events
-from veil.pipeline.lifecycles.store import GENERATION, TROUBLES_MAX, Hour, Manifest, spark_set
+from veil.pipeline.lifecycles.store import (
+    GENERATION,
+    READERS_MS,
+    TROUBLES_MAX,
+    Hour,
+    Manifest,
+    Replaced,
+    spark_set,
+)
 from veil.pipeline.lifecycles.sums import added_up, sums_of, without_empty
 from veil.pipeline.lifecycles.tables import (
     DAY_MS,
@@ -82,7 +90,7 @@ _SEQ: Final = pa.schema({"seq": pa.int64()})
 _SEQ_AND_HOW: Final = pa.schema({"seq": pa.int64(), "how": pa.string()})
 
 
-_ROWS: Final = ("events", "gained", "lost")
+_KINDS_WITH_ROWS: Final = ("events", "gained", "lost")
 
 
 class StageRow(NamedTuple):
@@ -90,7 +98,7 @@ class StageRow(NamedTuple):
 
     key: int
     kind: str
-    data: Any  # rows of Arrow's where the kind is one of _ROWS, otherwise bytes
+    data: Any  # an Arrow table where the kind is one of _KINDS_WITH_ROWS, otherwise bytes
 
 
 Stage = Callable[[int, Sequence[StageRow]], Iterable[StageRow]]
@@ -399,10 +407,11 @@ class Generation:
             months=months,
             troubles=sorted(self._troubles)[-TROUBLES_MAX:],
         )
-        still = set(after.files())
-        return msgspec.structs.replace(
-            after, retired=sorted(file for file in before.files() if file not in still)
-        )
+        now_ms, still = newest_ms or 0, set(after.files())
+        kept = [each for each in before.replaced if now_ms < each.newest_ms + READERS_MS]
+        if replaced := sorted(file for file in before.files() if file not in still):
+            kept.append(Replaced(now_ms, replaced))
+        return msgspec.structs.replace(after, replaced=kept)
 
 
 def _minutes(journal: str) -> Stage:
@@ -521,7 +530,7 @@ def _in_task(
     def run(batches: _Batches) -> _Batches:
         for key, own in _by_key(rows_in(batches)).items():
             for made in stage(key, own):
-                data = packed(made.data) if made.kind in _ROWS else made.data
+                data = packed(made.data) if made.kind in _KINDS_WITH_ROWS else made.data
                 yield pa.RecordBatch.from_pylist([made._replace(data=data)._asdict()], _ARROW)
         freeze_imports()
 
@@ -530,7 +539,7 @@ def _in_task(
 
 def _rows_in(batches: _Batches) -> Iterator[StageRow]:
     for row in (StageRow(**row) for batch in batches for row in batch.to_pylist()):
-        yield row._replace(data=unpacked(row.data)) if row.kind in _ROWS else row
+        yield row._replace(data=unpacked(row.data)) if row.kind in _KINDS_WITH_ROWS else row
 
 
 # ---- parts of tables

@@ -101,10 +101,8 @@ def run_lifecycles(
         after = msgspec.structs.replace(after, broken=list(found.broken), store_id=store_id)
         if after != before:
             check_alone()
-            # Those were named by the generation before the last: nobody who began since then reads them.
-            if after.generation != before.generation:
-                for file in before.retired:
-                    tables.remove(file)
+            for file in {*before.files_kept()} - {*after.files_kept()}:
+                tables.remove(file)
             on_step("before the manifest")
             save_manifest(tables, after)
             on_step("after the manifest")

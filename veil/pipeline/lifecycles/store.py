@@ -39,6 +39,15 @@ class Hour(msgspec.Struct, frozen=True):
 
 
 TROUBLES_MAX: Final = 1_000
+# For so long, by the events' own time, files that were replaced stay for those who began to read before.
+READERS_MS: Final = 15 * 60_000
+
+
+class Replaced(msgspec.Struct, frozen=True):
+    """Files that belong to the tables no more, and the last known instant when they were replaced."""
+
+    newest_ms: int
+    files: list[str]
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -54,8 +63,7 @@ class Manifest(msgspec.Struct, frozen=True):
     days: dict[int, list[str]] = {}
     months: dict[int, list[str]] = {}
     troubles: list[Trouble] = []  # times in which the server could not take renewals, the latest of them
-    # Named by the generation before: kept for its readers until the next one.
-    retired: list[str] = []
+    replaced: list[Replaced] = []  # the latest last; kept for their readers
 
     def files(self) -> Iterator[str]:
         """Every file that the tables consist of."""
@@ -63,6 +71,12 @@ class Manifest(msgspec.Struct, frozen=True):
             yield from (*hour.leases, *hour.messages, *hour.queue_hours)
         for files in (*self.days.values(), *self.months.values()):
             yield from files
+
+    def files_kept(self) -> Iterator[str]:
+        """These, and those that may still be read."""
+        yield from self.files()
+        for each in self.replaced:
+            yield from each.files
 
     def files_of(self, table: str) -> list[str]:
         """The files of one table, oldest hour first."""
@@ -118,7 +132,7 @@ _LISTED_BY_JOB: Final = {"spark.sql.sources.parallelPartitionDiscovery.threshold
 def read_table(spark: SparkSession, tables: Storage, name: str) -> DataFrame:
     """One of the tables as the last run left it; empty where there are none yet.
 
-    What is read is fixed now: a run that ends meanwhile changes nothing in it, and its files stay until the run after.
+    What is read is fixed now: a run that ends meanwhile changes nothing in it, and its files stay for a quarter of an hour.
     """
     files = files_of_table(tables, name)
     wanted = struct_of(TABLES[name])
@@ -174,7 +188,7 @@ def reading(tables: Storage, file: str) -> Iterator[Any]:
 def remove_orphans(tables: Storage, manifest: Manifest) -> None:
     """Remove the folders of runs that died or whose files have all been replaced, and manifests that they had half written; for
     the only run on the tables."""
-    named = {file.partition("/")[0] for file in (*manifest.files(), *manifest.retired)}
+    named = {file.partition("/")[0] for file in manifest.files_kept()}
     for entry in tables.entries():
         if entry.is_folder and entry.name.startswith(GENERATION) and entry.name not in named:
             tables.remove_folder(entry.name)
