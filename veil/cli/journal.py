@@ -75,7 +75,8 @@ def verify(data: DataDirectory = None, journal: JournalPlace = None, as_json: As
     segments = list_segments(place)
     if not segments and not place.entries():
         raise CommandFailed(
-            f"journal {place.uri}: expected a directory with segments; it is empty or missing"
+            f"journal {place.uri}: expected a directory with segments; it is empty or missing (a running server exports what "
+            "happened every minute, and when it stops)"
         )
     problems, events = [], 0
     with progress_bar("segments") as shown:
