@@ -18,7 +18,7 @@ import pytest
 
 from tests.tls_kit import Authority
 from tests.waiting import PATIENCE_S, until_async
-from veil.server.http import HttpServer
+from veil.server.http import HttpServer, listening
 from veil.server.http_limits import HttpLimits
 from veil.server.settings import Settings
 from veil.server.tls import Tls
@@ -855,3 +855,19 @@ async def test_a_request_that_comes_together_with_the_end_of_its_connection_take
     writer.close()
     await until_async(lambda: server.connection_count == 0)
     await server.close(grace_s=0)
+
+
+async def test_of_a_hosts_addresses_it_listens_on_those_that_the_machine_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`localhost` is ::1 too in many containers that have no IPv6."""
+    own = socket.getaddrinfo("127.0.0.1", 0, type=socket.SOCK_STREAM)
+    elsewhere = socket.getaddrinfo("203.0.113.1", 0, type=socket.SOCK_STREAM)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: elsewhere + own)
+    (listener,) = await listening("localhost", 0)
+    with listener, socket.create_connection(listener.getsockname(), timeout=PATIENCE_S):
+        assert listener.getsockname()[0] == "127.0.0.1"
+
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: elsewhere)
+    with pytest.raises(OSError, match="Cannot assign requested address"):
+        await listening("localhost", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections.abc import Callable
@@ -13,7 +14,37 @@ from veil.server.tls import TlsConnection
 from veil.wire.exchange import Handler
 
 _SWEEP_EVERY_S = 1.0
-BACKLOG = 4096
+_BACKLOG = 4096
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+async def listening(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen on every address of the host (IPv4 and IPv6) that this machine has; port 0 takes a free one.
+
+    Raises OSError where it has none of them, or one is in use.
+    """
+    kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
+    found = await asyncio.to_thread(socket.getaddrinfo, host or None, port, type=kind, flags=flags)
+    sockets: list[socket.socket] = []
+    try:
+        for family, *_, address in dict.fromkeys(found):
+            try:
+                listener = socket.create_server(address, family=family, backlog=_BACKLOG)
+            except OSError as problem:
+                if problem.errno not in _NOT_HERE:
+                    raise
+                missing = problem  # `localhost` has ::1 in many containers that have no IPv6
+                continue
+            sockets.append(listener)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it
+            listener.setblocking(False)
+        if not sockets:
+            raise missing
+    except BaseException:
+        for each in sockets:
+            each.close()
+        raise
+    return sockets
 
 
 class HttpServer:
@@ -27,17 +58,18 @@ class HttpServer:
         self._limits = limits or HttpLimits()
         self._capacity = capacity or Capacity(self._limits)
         self._state: ServerState | None = None
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []  # one for each address
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int, *, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
-        """Listen on every address of the host (IPv4 and IPv6); port 0 takes a free one.
+        """Listen on every address of the host: see `listening`.
 
         With `tls` every connection speaks it, each by the context that there is when it comes.
         """
         self.open(tls=tls)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._connect, host, port, backlog=BACKLOG)
+        for each in await listening(host, port):
+            self._servers.append(await loop.create_server(self._connect, sock=each, backlog=_BACKLOG))
 
     def open(self, *, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
         """Be ready for connections that somebody else accepts: see `adopt`."""
@@ -58,8 +90,7 @@ class HttpServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        assert self._server is not None, "not started"
-        host, port, *_ = self._server.sockets[0].getsockname()
+        host, port, *_ = self._servers[0].sockets[0].getsockname()
         return host, port
 
     @property
@@ -89,8 +120,8 @@ class HttpServer:
         if state is None or state.closing:
             return
         state.closing = True
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in tuple(state.connections):
             connection.retire()
         if not await self._all_gone(state, grace_s):

@@ -24,7 +24,7 @@ from veil.core.errors import VeilError
 from veil.core.queue import QueueKey
 from veil.journal.helper_process import module_path
 from veil.server.attendant import STORE_PROCESS, Attendant, SharedStore
-from veil.server.http import BACKLOG
+from veil.server.http import listening
 from veil.server.metrics import Metrics
 from veil.server.settings import Settings
 from veil.server.worker import WORKER_PROCESS, SharedPage, WorkerConfig
@@ -80,22 +80,7 @@ class Listener:
 
     async def start(self, host: str, port: int, *, tls: object = None) -> None:
         """Listen on every address of the host; nothing is accepted before a worker is there."""
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        try:
-            for family, kind, protocol, _, address in dict.fromkeys(found):
-                listener = socket.socket(family, kind, protocol)
-                self._sockets.append(listener)
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it
-                if family == socket.AF_INET6:
-                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                listener.bind(address)
-                listener.listen(BACKLOG)
-                listener.setblocking(False)
-        except BaseException:
-            self.close_sockets()
-            raise
+        self._sockets = await listening(host, port)
 
     @property
     def address(self) -> tuple[str, int]:
