@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -9,15 +10,18 @@ import psycopg
 import pytest
 
 from tests.service.kit import until
-from tests.stores.kit import a_key, a_message, bodies, make_queue, redrive_to
+from tests.stores.journal_kit import swept
+from tests.stores.kit import a_key, a_message, bodies, make_queue, redrive_to, some_messages
+from tests.stores.postgres_nodes_kit import ask, nodes
 from veil.core.clock import ManualClock
 from veil.core.errors import MoveTaskRunning
 from veil.core.lease import HoldKey, HoldTally
 from veil.core.queue import MoveTask
 from veil.service.background import LOOK_MS
 from veil.service.service import Service
-from veil.stores.postgres import PostgresStore
+from veil.stores.postgres import PostgresStore, queues
 from veil.stores.postgres.nodes import DUTY_MS
+from veil.stores.postgres.transaction import Transaction
 from veil.stores.store import ExportPlan
 
 
@@ -201,3 +205,28 @@ async def test_a_hold_is_the_same_on_every_node(postgres: str, clock) -> None:
         assert await there.delete_holds(queue, "stream", "me", up_to_batch=1) == HoldTally(2, 0)
         assert await here.find_queue(a_key("orders")) == queue
         assert sum(await here.counts(queue)) == 0
+
+
+async def test_a_queue_that_is_deleted_while_a_sweep_is_about_to_end_is_swept_too(postgres, monkeypatch):
+    about_to_end, may_end = asyncio.Event(), asyncio.Event()
+    sweep_deleted = queues.sweep_deleted
+
+    async def sweep(tx: Transaction) -> bool:
+        more = await sweep_deleted(tx)
+        if not more:
+            about_to_end.set()
+            await may_end.wait()
+        return more
+
+    async with nodes(postgres, 1) as [store]:
+        first, second = [await make_queue(store, name) for name in ("first", "second")]
+        for queue in (first, second):
+            await store.send(queue, some_messages("a", "b"))
+        monkeypatch.setattr(queues, "sweep_deleted", sweep)
+        await store.delete_queue(first)
+        await about_to_end.wait()
+        await store.delete_queue(second)
+        may_end.set()
+        await swept(store)
+
+        assert ask(postgres, "SELECT count(*) FROM veil.message") == [(0,)]

@@ -104,6 +104,7 @@ class PostgresStore(OwnLeaseTime):
         self.has_duty, self.share_heard = self._nodes.has_duty, self._nodes.share_heard
         self.next_due_ms = self._engine.due_times.next_ms
         self._sweeper: asyncio.Task[None] | None = None
+        self._is_to_sweep = False
         self._probing: asyncio.Task[None] | None = None
         self._forget_at_ms = 0
         self.events = NoEvents()
@@ -245,13 +246,16 @@ class PostgresStore(OwnLeaseTime):
         self._start_sweeping()
 
     def _start_sweeping(self) -> None:
+        self._is_to_sweep = True  # also where a sweep is about to end
         if self._sweeper is None or self._sweeper.done():
             self._sweeper = asyncio.create_task(self._sweep_deleted())
 
     async def _sweep_deleted(self) -> None:
         try:
-            while await self._run(queues.sweep_deleted):
-                pass
+            while self._is_to_sweep:
+                self._is_to_sweep = False
+                while await self._run(queues.sweep_deleted):
+                    pass
         except StoreError:
             return  # the next sweep goes on
 
