@@ -172,11 +172,20 @@ def test_many_who_make_the_wrapper_at_once_get_the_same_finished_one(
     assert [each.name for each in (tmp_path / "cache" / "veil").iterdir()] == [homes[0].name]
 
 
+def _no_home() -> Path:
+    raise RuntimeError("Could not determine home directory.")
+
+
+@pytest.mark.parametrize("has_home", [True, False])
 def test_without_a_cache_directory_to_write_to_the_wrapper_still_comes_to_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_home: bool
 ):
-    (tmp_path / "cache").write_text("a file where the directory should be")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if has_home:
+        (tmp_path / "cache").write_text("a file where the directory should be")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    else:  # a container under a number that no account has
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setattr(Path, "home", _no_home)
     monkeypatch.setattr(java.tempfile, "tempdir", str(tmp_path))
     target = a_java_of_version(tmp_path / "java", "21.0.8")
 

@@ -15,9 +15,11 @@ import pytest
 from tests.pipeline.conftest import scrubbed
 from veil.cli.pipeline.options import spark_session
 from veil.pipeline.spark.session import (
+    SessionFailed,
     SessionRefused,
     SparkFailed,
     SparkSettings,
+    StartedSpark,
     chosen,
     close_session,
     driver_memory_mb,
@@ -154,6 +156,13 @@ def test_a_start_that_fails_is_one_line_that_names_the_log(tmp_path: Path):
     assert line.startswith("Spark did not start (")
     assert line.endswith(": Master must either be yarn or start with spark, k8s, or local")
     assert "Master must either be yarn" in Path(log).read_text()
+
+
+def test_a_user_without_a_name_is_told_before_spark_is_started(monkeypatch: pytest.MonkeyPatch):
+    """Many clusters run containers under a number that no account has; Spark's own words do not say so."""
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+    with pytest.raises(SessionFailed, match="cannot run as user 4000000000, who has no name here"):
+        StartedSpark.start(SparkSettings())
 
 
 def test_a_command_leaves_the_session_active_that_it_found(spark: SparkSession):

@@ -112,8 +112,8 @@ def wrapped(java: Path) -> Path:
 
 def _cache() -> Path:
     """The user's cache directory; where that cannot be written, a directory of this user alone for temporary files."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "veil")
-    with suppress(OSError):
+    with suppress(OSError, RuntimeError):  # no home at all is the latter
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "veil")
         base.mkdir(parents=True, exist_ok=True, mode=0o700)
         if os.access(base, os.W_OK | os.X_OK):
             return base

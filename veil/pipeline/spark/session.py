@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -186,6 +187,7 @@ class StartedSpark:
     def start(cls, settings: SparkSettings) -> StartedSpark:
         """Start it; raises JavaMissing or SessionFailed."""
         java = find_java(os.environ)
+        _check_account()
         remove_left_homes()
         started = cls(*_make_home())
         try:
@@ -255,13 +257,12 @@ class StartedSpark:
 
     def _kept_log(self) -> Path:
         """The log of the last Spark that failed has a place of its own: failures leave nothing in the temporary folder."""
-        kept = (
-            Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "veil" / "spark.log"
-        )
         try:
+            state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+            kept = Path(state, "veil", "spark.log")
             kept.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(self.log, kept)
-        except OSError:
+        except (OSError, RuntimeError):  # no home at all is the latter
             return self.log  # nowhere to put it: it stays where it is
         return kept
 
@@ -271,6 +272,18 @@ class StartedSpark:
         )
         telling = [line for line in lines if _TELLING.search(line)]
         return _shortened(telling[0]) if telling else "its process ended at once"
+
+
+def _check_account() -> None:
+    # Spark would say "basedir must be absolute: ?/.ivy2", and with a home "Invalid UID".
+    number = os.getuid()
+    try:
+        pwd.getpwuid(number)
+    except KeyError:
+        raise SessionFailed(
+            f"Spark cannot run as user {number}, who has no name here: add a line for that number to /etc/passwd, or run as "
+            "another user"
+        ) from None
 
 
 def first_line(problem: Exception) -> str:
