@@ -48,6 +48,27 @@ def browsed(spark: SparkSession, server: VeilServer, queue: str, **options: Any)
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_what_only_some_messages_have_is_not_in_the_rows_of_the_others(
+    spark: SparkSession, server: VeilServer, way: str
+):
+    queue, sqs = f"some-{way}", server.client()
+    url = sqs.create_queue(QueueName=queue)["QueueUrl"]
+    trace = "Root=1-5759e988-bd862e3fe1be46a994272793"
+    traced = {"AWSTraceHeader": {"DataType": "String", "StringValue": trace}}
+    sqs.send_message(QueueUrl=url, MessageBody="traced", MessageSystemAttributes=traced)
+    sqs.send_message(QueueUrl=url, MessageBody="plain")
+    place = {"endpoint": server.endpoint_url, "region": server.region, "protocol": way}
+    with drain(spark, queue=queue, partitions=1, **place) as messages:
+        rows = {row.body: row for row in messages.collect()}
+
+    system = {body: row.system_attributes for body, row in rows.items()}
+    assert system["traced"].pop("AWSTraceHeader") == trace
+    assert system["plain"].keys() == system["traced"].keys()
+    assert "SentTimestamp" in system["plain"]
+    assert [row.attributes for row in rows.values()] == [{}, {}]
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_a_block_that_ends_well_deletes_what_it_took(spark: SparkSession, server: VeilServer, way: str):
     ids = fill(server, f"well-{way}", [f"m{n}" for n in range(2_300)])
     place = {"endpoint": server.endpoint_url, "region": server.region, "protocol": way}

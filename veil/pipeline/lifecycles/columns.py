@@ -22,8 +22,8 @@ Bools = NDArray[np.bool_]
 NONE: Final = int(np.iinfo(np.int64).min)
 NEVER: Final = int(np.iinfo(np.int64).max)
 INSTANT: Final = pa.timestamp("us", tz="UTC")
-_FEW_ROWS: Final = 1_000
 TEXT: Final = pa.dictionary(pa.int32(), pa.string())
+_FEW_ROWS: Final = 1_000
 
 
 def whole(column: Any) -> Any:

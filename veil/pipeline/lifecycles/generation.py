@@ -88,8 +88,6 @@ _MINUTES: Final = HOUR_MS // MINUTE_MS
 _THREADS_MAX: Final = 8
 _SEQ: Final = pa.schema({"seq": pa.int64()})
 _SEQ_AND_HOW: Final = pa.schema({"seq": pa.int64(), "how": pa.string()})
-
-
 _KINDS_WITH_ROWS: Final = ("events", "gained", "lost")
 
 

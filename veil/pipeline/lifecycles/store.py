@@ -132,7 +132,7 @@ _LISTED_BY_JOB: Final = {"spark.sql.sources.parallelPartitionDiscovery.threshold
 def read_table(spark: SparkSession, tables: Storage, name: str) -> DataFrame:
     """One of the tables as the last run left it; empty where there are none yet.
 
-    What is read is fixed now: a run that ends meanwhile changes nothing in it, and its files stay for a quarter of an hour.
+    What is read is fixed now: a run that ends meanwhile changes nothing in it, and its files stay for a while (READERS_MS).
     """
     files = files_of_table(tables, name)
     wanted = struct_of(TABLES[name])
